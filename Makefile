@@ -1,0 +1,44 @@
+# `make demo` and `make test` need Python 3.11 or newer and make, and set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test lint docs wheel constraints clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
+
+demo: .venv/installed  ## Compare every framework here with the exact result
+	$(BIN)/normkit check
+
+test: .venv/installed-dev  ## Run all tests
+	$(BIN)/pytest
+
+lint: .venv/installed-dev  ## Check style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy normkit adapters
+
+docs: .venv/installed-dev  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+wheel: .venv/installed-dev  ## Build the sdist and, from it, the wheel into dist/
+	rm -rf dist build
+	$(BIN)/python -m build
+
+constraints: .venv/installed-dev  ## Write the installed versions to constraints.txt
+	(sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --all | sed 's/+cpu$$//') > constraints.new
+	mv constraints.new constraints.txt
+
+clean:  ## Remove what the other targets made
+	rm -rf .venv build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable '.[all]'
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(INSTALL) --group dev
+	touch $@

@@ -1,0 +1,56 @@
+"""What the NNX and the Linen layers share: one call with Flax's options."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from normkit.jax._functional import HOST, run_forward
+
+from normkit import _checks
+from normkit._norm import Norm, along, check_call
+
+Axes = int | Sequence[int]
+
+
+def feature_sizes(x: Any, feature_axes: Axes) -> tuple[int, ...]:
+    """Sizes of the feature axes of ``x``, which are the shape of scale and bias."""
+    return tuple(x.shape[a] for a in _checks.axes(x.shape, feature_axes))
+
+
+def as_jax(x: Any) -> Any:
+    """``x``, moved to the device where it is a NumPy array, as Flax's own layers do."""
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def normalise(
+    norm: Norm,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    *,
+    epsilon: float,
+    dtype: Any,
+    reduction_axes: Axes,
+    feature_axes: Axes,
+    axis_name: Any,
+    convention: str,
+) -> Any:
+    """``norm`` over ``reduction_axes``, with scale and bias along ``feature_axes``.
+
+    The result has ``dtype``, or x's where that is None. A ``dtype`` wider than x's widens x
+    first, exactly; a narrower one rounds the result.
+    """
+    _checks.same_framework(HOST, x=x, scale=scale, bias=bias)
+    call = check_call(
+        norm, x, None, None, host=HOST, eps=epsilon, axis=reduction_axes, convention=convention
+    )
+    _checks.real_floating(scale=scale, bias=bias)
+    features = _checks.axes(x.shape, feature_axes)
+    _checks.parameter_shape("scale", scale, x.shape, features)
+    _checks.parameter_shape("bias", bias, x.shape, features)
+    scale, bias = (along(p, x, features, jnp.reshape) for p in (scale, bias))
+    if dtype is not None:
+        x = x.astype(jnp.promote_types(x.dtype, dtype))
+    y = run_forward(norm, x, scale, bias, call, axis_name)
+    return y if dtype is None else y.astype(dtype)

@@ -1,0 +1,130 @@
+"""Where XLA departs from IEEE 754, put right.
+
+XLA on the CPU flushes subnormal numbers to zero, casts included, contracts a product and a sum
+into one rounding, and offers float64 only under a flag. Bit-casts still see the true bits, so
+subnormals are decoded to float64 and encoded from it by integer arithmetic; float32 steps are
+done in float64 and rounded explicitly, which is the same number (a product of two float32
+values is exact in float64, and a sum keeps more than twice the digits).
+
+The roundings are custom_jvp functions with the derivative of a plain cast, so that every formula
+built from them can be differentiated in both modes.
+"""
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from normkit._arithmetic import Arithmetic
+from normkit._checks import HALF_DTYPES, Axes, dtype_name
+
+_SMALLEST_NORMAL = 2.0**-126  # of float32 and of bfloat16, which has the same exponents
+
+# JAX runs a derivative's rule later than the code around the function, outside of its scope.
+_FLOAT64 = jax.enable_x64(True)
+
+# dtype: (bits of the dtype, exponent of its smallest subnormal, bits of the stored significand)
+_FLUSHED = {"float32": (32, -149, 23), "bfloat16": (16, -133, 7)}
+
+
+class JaxArithmetic(Arithmetic):
+    """float64 in a local scope; with ``axis_name``, rows that span a mapped axis."""
+
+    def __init__(self, axis_name: Any = None) -> None:
+        super().__init__(jnp)
+        self.axis_name = axis_name
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """float64 for the computation inside, whatever the user's flag says."""
+        return jax.enable_x64(True)
+
+    def widen(self, x: Any) -> Any:
+        """``x`` in float64, exactly, subnormals included."""
+        return _widen(x)
+
+    def to_float32(self, x: Any) -> Any:
+        """``x`` rounded once to a float32 number, held in float64."""
+        return _round_to_float32(_widen(x))
+
+    def narrow(self, y: Any, dtype: Any) -> Any:
+        """``y`` rounded to ``dtype`` by way of float32 for the half dtypes, subnormals included."""
+        name = dtype_name(dtype)
+        if name == "float64":
+            return y
+        return _narrow(_round_to_float32(y) if name in HALF_DTYPES else y, name)
+
+    def constant(self, x: Any) -> Any:
+        """``x`` cut off from derivatives, whose rules would run outside of the scope."""
+        return lax.stop_gradient(x)
+
+    def sum(self, x: Any, axes: Axes) -> Any:
+        """Sum over ``axes``, and over the mapped axis if there is one."""
+        total = super().sum(x, axes)
+        return total if self.axis_name is None else lax.psum(total, self.axis_name)
+
+    def count(self, x: Any, axes: Axes) -> Any:
+        """Number of elements that `sum` adds up."""
+        n = super().count(x, axes)
+        return n if self.axis_name is None else n * lax.axis_size(self.axis_name)
+
+
+ARITHMETIC = JaxArithmetic()
+
+
+@jax.custom_jvp
+def _widen(x: Any) -> Any:
+    name = dtype_name(x.dtype)
+    if name not in _FLUSHED:
+        return x.astype(jnp.float64)
+    bits, exponent, stored = _FLUSHED[name]
+    unsigned = jnp.dtype(f"uint{bits}")
+    pattern = lax.bitcast_convert_type(x, unsigned)
+    significand = pattern & unsigned.type((1 << stored) - 1)
+    subnormal = (pattern << 1) >> (stored + 1) == 0
+    magnitude = significand.astype(jnp.float64) * 2.0**exponent
+    decoded = jnp.where(pattern >> (bits - 1) == 1, -magnitude, magnitude)
+    return jnp.where(subnormal, decoded, x.astype(jnp.float64))
+
+
+@_widen.defjvp
+@_FLOAT64
+def _widen_jvp(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return _widen(x), t.astype(jnp.float64)
+
+
+@jax.custom_jvp
+def _round_to_float32(y: Any) -> Any:
+    # lax.reduce_precision survives XLA's removal of paired casts; it flushes subnormals
+    subnormal = jnp.round(y * 2.0**149) * 2.0**-149
+    return jnp.where(jnp.abs(y) < _SMALLEST_NORMAL, subnormal, lax.reduce_precision(y, 8, 23))
+
+
+@_round_to_float32.defjvp
+@_FLOAT64
+def _round_to_float32_jvp(primals: Any, tangents: Any) -> Any:
+    (y,), (t,) = primals, tangents
+    return _round_to_float32(y), t
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _narrow(y: Any, name: str) -> Any:
+    if name not in _FLUSHED:
+        return y.astype(name)
+    bits, exponent, _ = _FLUSHED[name]
+    unsigned = jnp.dtype(f"uint{bits}")
+    small = jnp.abs(y) < _SMALLEST_NORMAL
+    magnitude = jnp.round(jnp.where(small, jnp.abs(y), 0.0) * 2.0**-exponent).astype(unsigned)
+    sign = jnp.where(jnp.signbit(y), unsigned.type(1 << (bits - 1)), unsigned.type(0))
+    encoded = lax.bitcast_convert_type(magnitude | sign, jnp.dtype(name))
+    return jnp.where(small, encoded, y.astype(name))
+
+
+@_narrow.defjvp
+@_FLOAT64
+def _narrow_jvp(name: str, primals: Any, tangents: Any) -> Any:
+    (y,), (t,) = primals, tangents
+    return _narrow(y, name), t.astype(name)

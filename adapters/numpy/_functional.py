@@ -1,0 +1,252 @@
+"""The public functions on NumPy arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from normkit import _checks
+from normkit._arithmetic import Arithmetic
+from normkit._kernel import Kernel, choose
+from normkit._layer_norm import LAYER_NORM
+from normkit._norm import Call, Norm, apply, apply_vjp, check_call
+from normkit._residual import residual_sum
+from normkit._rms_norm import RMS_NORM
+
+Array = np.ndarray[Any, Any]
+
+_HOST = _checks.Host("numpy", np.ndarray)
+_ARITHMETIC = Arithmetic(xp)
+
+
+def _quiet() -> np.errstate:
+    # An infinity or NaN in x gives NaN by IEEE 754, and a value beyond a half dtype's range gives
+    # an infinity, without a warning here as on every other backend.
+    return np.errstate(all="ignore")
+
+
+def _core_forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Any:
+    with _quiet():
+        return apply(_ARITHMETIC, norm, x, scale, bias, call)
+
+
+def _core_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, call: Call) -> Any:
+    with _quiet():
+        return apply_vjp(_ARITHMETIC, norm, dy, x, scale, bias, call)
+
+
+KERNELS = (Kernel("array_api", "any", _core_forward, _core_vjp, lambda x: None),)
+
+
+def rms_norm(
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+    out: Array | None = None,
+) -> Array:
+    """RMSNorm of a NumPy array: y = x / sqrt(mean(x^2) + eps) * scale + bias.
+
+    Args:
+        x: Real floating array (ml_dtypes' bfloat16 too) of any strides, with at least one axis;
+            it is not written to, and may be read-only.
+        scale: Array with the sizes of the normalised axes in ascending order, or None for ones.
+        bias: Like ``scale``, or None for zeros.
+        eps: Added to the mean square, in units of x squared; None is 1e-6.
+        axis: The normalised axis or axes.
+        convention: "standard".
+        out: Array of the shape and dtype of ``x`` to write the result to and return; may be x.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.rms_norm`, with the same text; also where ``out``
+            differs from x in shape or dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> rms_norm(np.array([[1.0, 2.0, 3.0, 4.0]], np.float32), eps=0.0).round(4)
+        array([[0.3651, 0.7303, 1.0954, 1.4606]], dtype=float32)
+
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    return _norm(RMS_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention)
+
+
+def layer_norm(
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+    out: Array | None = None,
+) -> Array:
+    """LayerNorm of a NumPy array: y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias.
+
+    Args:
+        x, scale, bias, axis, convention, out: As in `rms_norm`.
+        eps: Added to the variance, in units of x squared; None is 1e-5.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.layer_norm`, with the same text; also where ``out``
+            differs from x in shape or dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> layer_norm(np.array([[1.0, 2.0, 3.0, 4.0]], np.float32), eps=0.0).round(4)
+        array([[-1.3416, -0.4472,  0.4472,  1.3416]], dtype=float32)
+
+    Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
+    """
+    return _norm(LAYER_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention)
+
+
+def add_rms_norm(
+    x: Array,
+    residual: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Array, Array]:
+    """``(rms_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
+
+    Args:
+        residual: Array of the shape and dtype of ``x``.
+        x, scale, bias, eps, axis, convention: As in `rms_norm`.
+
+    Returns:
+        Two new arrays of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.add_rms_norm`, with the same text.
+
+    Example:
+        >>> import numpy as np
+        >>> y, s = add_rms_norm(np.array([1.0, 1.0]), np.array([2.0, 3.0]), eps=0.0)
+        >>> y.round(4), s
+        (array([0.8485, 1.1314]), array([3., 4.]))
+
+    Source: see `normkit.add_rms_norm`.
+    """
+    return _add_norm(RMS_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention)
+
+
+def add_layer_norm(
+    x: Array,
+    residual: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Array, Array]:
+    """``(layer_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
+
+    Args:
+        residual: Array of the shape and dtype of ``x``.
+        x, scale, bias, eps, axis, convention: As in `layer_norm`.
+
+    Returns:
+        Two new arrays of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.add_layer_norm`, with the same text.
+
+    Example:
+        >>> import numpy as np
+        >>> add_layer_norm(np.array([1.0, 1.0]), np.array([2.0, 3.0]), eps=0.0)
+        (array([-1.,  1.]), array([3., 4.]))
+
+    Source: see `normkit.add_layer_norm`.
+    """
+    return _add_norm(
+        LAYER_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention
+    )
+
+
+def rms_norm_vjp(
+    dy: Array,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Any, Any, Any]:
+    """``(dx, dscale, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
+
+    The formula of `normkit.rms_norm_vjp`, with the same arguments, errors and source.
+
+    Example:
+        >>> import numpy as np
+        >>> dx, dscale, dbias = rms_norm_vjp(np.ones(2), np.array([3.0, 4.0]), eps=0.0)
+        >>> dx.round(4), dscale, dbias
+        (array([ 0.0453, -0.0339]), None, None)
+    """
+    return _norm_vjp(RMS_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+
+
+def layer_norm_vjp(
+    dy: Array,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Any, Any, Any]:
+    """``(dx, dscale, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
+
+    The formula of `normkit.layer_norm_vjp`, with the same arguments, errors and source.
+
+    Example:
+        >>> import numpy as np
+        >>> dy, x = np.array([1.0, 0.0, 0.0]), np.array([1.0, 2.0, 4.0])
+        >>> layer_norm_vjp(dy, x, eps=0.0)[0].round(4)
+        array([ 0.1145, -0.1718,  0.0573])
+    """
+    return _norm_vjp(LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+
+
+def _norm(norm: Norm, x: Array, scale: Any, bias: Any, out: Array | None, **options: Any) -> Any:
+    call = check_call(norm, x, scale, bias, host=_HOST, **options)
+    if out is not None:
+        _checks.same_framework(_HOST, out=out)
+        _checks.same_shape("out", out, x.shape)
+        _checks.same_dtype("out", out, x)
+    y = choose(KERNELS, x).forward(norm, x, scale, bias, call)
+    if out is None:
+        return y
+    np.copyto(out, y)
+    return out
+
+
+def _norm_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, **options: Any) -> Any:
+    call = check_call(norm, x, scale, bias, host=_HOST, dy=dy, **options)
+    return choose(KERNELS, x).vjp(norm, dy, x, scale, bias, call)
+
+
+def _add_norm(
+    norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, **options: Any
+) -> tuple[Array, Array]:
+    call = check_call(norm, x, scale, bias, host=_HOST, residual=residual, **options)
+    _checks.same_dtype("residual", residual, x)
+    with _quiet():
+        total = residual_sum(_ARITHMETIC, x, residual)
+    return choose(KERNELS, x).forward(norm, total, scale, bias, call), total

@@ -1,0 +1,30 @@
+"""RMSNorm and LayerNorm for PyTorch: functions with ``weight`` and ``bias``, and drop-in modules.
+
+A call is one operator, `torch.ops.normkit.*`, with the same bits eagerly and under torch.compile.
+It is differentiable to any order. Inside torch.func transforms, forward-mode differentiation,
+torch.export and for tensor subclasses the core's formula runs instead, as ordinary operations.
+"""
+
+from normkit import _checks
+
+_checks.require("torch", extra="torch")
+
+from ._functional import add_layer_norm as add_layer_norm
+from ._functional import add_rms_norm as add_rms_norm
+from ._functional import layer_norm as layer_norm
+from ._functional import layer_norm_vjp as layer_norm_vjp
+from ._functional import rms_norm as rms_norm
+from ._functional import rms_norm_vjp as rms_norm_vjp
+from ._module import LayerNorm as LayerNorm
+from ._module import RMSNorm as RMSNorm
+
+__all__ = [
+    "LayerNorm",
+    "RMSNorm",
+    "add_layer_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "layer_norm_vjp",
+    "rms_norm",
+    "rms_norm_vjp",
+]

@@ -1,0 +1,243 @@
+"""The public functions on torch tensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from normkit import _checks
+from normkit._kernel import choose
+from normkit._layer_norm import LAYER_NORM
+from normkit._norm import Norm, check_call
+from normkit._rms_norm import RMS_NORM
+
+from ._library import KERNELS, core_forward
+
+HOST = _checks.Host("torch", Tensor)
+_PLAIN = (Tensor, Parameter, type(None))
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> Tensor:
+    """RMSNorm of a tensor: y = x / sqrt(mean(x^2) + eps) * weight + bias.
+
+    Args:
+        x: Real floating tensor with at least one axis. A row is a slice along ``axis``.
+        weight: Tensor with the sizes of the normalised axes in ascending order, or None for ones.
+        bias: Like ``weight``, or None for zeros.
+        eps: Added to the mean square, in units of x squared; None is 1e-6 (in torch.nn.RMSNorm,
+            2^-23 for float32 and half types, 2^-52 for float64).
+        axis: The normalised axis or axes.
+        convention: "standard".
+
+    Returns:
+        Tensor of the shape, dtype and device of ``x``, also under autocast and whatever the
+        dtype of weight and bias.
+
+    Raises:
+        TypeError, ValueError: as `normkit.rms_norm`, with the same text.
+
+    Example:
+        >>> import torch
+        >>> rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), eps=0.0)
+        tensor([[0.3651, 0.7303, 1.0954, 1.4606]])
+
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    return _norm(RMS_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> Tensor:
+    """LayerNorm of a tensor: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
+
+    Args:
+        x, weight, bias, axis, convention: As in `rms_norm`.
+        eps: Added to the variance, in units of x squared; None is 1e-5.
+
+    Returns:
+        Tensor of the shape, dtype and device of ``x``, also under autocast and whatever the
+        dtype of weight and bias.
+
+    Raises:
+        TypeError, ValueError: as `normkit.layer_norm`, with the same text.
+
+    Example:
+        >>> import torch
+        >>> layer_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), eps=0.0)
+        tensor([[-1.3416, -0.4472,  0.4472,  1.3416]])
+
+    Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
+    """
+    return _norm(LAYER_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention)
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Tensor, Tensor]:
+    """``(rms_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
+
+    Args:
+        residual: Tensor of the shape and dtype of ``x``.
+        x, weight, bias, eps, axis, convention: As in `rms_norm`.
+
+    Returns:
+        Two tensors of the shape, dtype and device of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.add_rms_norm`, with the same text.
+
+    Example:
+        >>> import torch
+        >>> add_rms_norm(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 3.0]), eps=0.0)
+        (tensor([0.8485, 1.1314]), tensor([3., 4.]))
+
+    Source: see `normkit.add_rms_norm`.
+    """
+    return _add_norm(RMS_NORM, x, residual, weight, bias, eps=eps, axis=axis, convention=convention)
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Tensor, Tensor]:
+    """``(layer_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
+
+    Args:
+        residual: Tensor of the shape and dtype of ``x``.
+        x, weight, bias, eps, axis, convention: As in `layer_norm`.
+
+    Returns:
+        Two tensors of the shape, dtype and device of ``x``.
+
+    Raises:
+        TypeError, ValueError: as `normkit.add_layer_norm`, with the same text.
+
+    Example:
+        >>> import torch
+        >>> add_layer_norm(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 3.0]), eps=0.0)
+        (tensor([-1.,  1.]), tensor([3., 4.]))
+
+    Source: see `normkit.add_layer_norm`.
+    """
+    return _add_norm(
+        LAYER_NORM, x, residual, weight, bias, eps=eps, axis=axis, convention=convention
+    )
+
+
+def rms_norm_vjp(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Any, Any, Any]:
+    """``(dx, dweight, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
+
+    The formula of `normkit.rms_norm_vjp`, with the same arguments, errors and source. Autograd
+    through `rms_norm` gives the same gradients.
+
+    Example:
+        >>> import torch
+        >>> rms_norm_vjp(torch.ones(2), torch.tensor([3.0, 4.0]), eps=0.0)
+        (tensor([ 0.0453, -0.0339]), None, None)
+    """
+    return _norm_vjp(RMS_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
+
+
+def layer_norm_vjp(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    axis: int | Sequence[int] = -1,
+    convention: str = "standard",
+) -> tuple[Any, Any, Any]:
+    """``(dx, dweight, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
+
+    The formula of `normkit.layer_norm_vjp`, with the same arguments, errors and source. Autograd
+    through `layer_norm` gives the same gradients.
+
+    Example:
+        >>> import torch
+        >>> dy, x = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 4.0])
+        >>> layer_norm_vjp(dy, x, eps=0.0)[0]
+        tensor([ 0.1145, -0.1718,  0.0573])
+    """
+    return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
+
+
+def _norm(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+) -> Tensor:
+    call = check_call(norm, x, weight, bias, host=HOST, **options)
+    if _formula_is_needed(x, weight, bias):
+        return core_forward(norm, x, weight, bias, call)
+    operator = getattr(torch.ops.normkit, norm.name)
+    return operator(x, weight, bias, call.eps, call.axes)
+
+
+def _norm_vjp(
+    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+) -> Any:
+    call = check_call(norm, x, weight, bias, host=HOST, dy=dy, **options)
+    return choose(KERNELS, x).vjp(norm, dy, x, weight, bias, call)
+
+
+def _add_norm(
+    norm: Norm,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    check_call(norm, x, weight, bias, host=HOST, residual=residual, **options)
+    _checks.same_dtype("residual", residual, x)
+    total = x + residual
+    return _norm(norm, total, weight, bias, **options), total
+
+
+def _formula_is_needed(*tensors: Tensor | None) -> bool:
+    """Whether a transform or a tensor subclass must see ordinary operations to do its work."""
+    return (
+        torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch.compiler.is_exporting()
+        or any(type(t) not in _PLAIN for t in tensors)
+    )

@@ -1,0 +1,106 @@
+"""The operators ``torch.ops.normkit.*``: what torch.compile sees of normkit.
+
+Each norm has two, of which neither looks inside the other:
+
+    <norm>(x, weight, bias, eps, axes) -> y
+    <norm>_vjp(dy, x, weight, bias, eps, axes) -> (dx, dweight, dbias)
+
+An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
+is differentiable by the second; where a graph of the backward pass itself is asked for
+(``create_graph``), the backward pass is the core's formula in ordinary operations, which
+PyTorch differentiates further.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat.torch as xp
+import torch
+from torch import Tensor
+
+from normkit._arithmetic import Arithmetic
+from normkit._kernel import Kernel, choose
+from normkit._layer_norm import LAYER_NORM
+from normkit._norm import Call, Norm, apply, apply_vjp
+from normkit._rms_norm import RMS_NORM
+
+ARITHMETIC = Arithmetic(xp)
+
+
+def core_forward(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> Any:
+    """The core's formula as ordinary PyTorch operations."""
+    return apply(ARITHMETIC, norm, x, weight, bias, call)
+
+
+def core_vjp(
+    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> Any:
+    """The core's backward formula as ordinary PyTorch operations."""
+    return apply_vjp(ARITHMETIC, norm, dy, x, weight, bias, call)
+
+
+KERNELS = (Kernel("array_api", "any", core_forward, core_vjp, lambda x: None),)
+
+_LIBRARY = torch.library.Library("normkit", "DEF")
+
+
+def _define(norm: Norm) -> None:
+    arguments = "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes"
+    name, vjp_name = f"normkit::{norm.name}", f"normkit::{norm.name}_vjp"
+    _LIBRARY.define(f"{norm.name}({arguments}) -> Tensor")
+    _LIBRARY.define(f"{norm.name}_vjp(Tensor dy, {arguments}) -> (Tensor, Tensor, Tensor)")
+
+    def forward(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: Sequence[int]
+    ) -> Tensor:
+        call = Call(eps, tuple(axes))
+        return choose(KERNELS, x).forward(norm, x, weight, bias, call)
+
+    def vjp(
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        axes: Sequence[int],
+    ) -> tuple[Tensor, ...]:
+        call = Call(eps, tuple(axes))
+        gradients = choose(KERNELS, x).vjp(norm, dy, x, weight, bias, call)
+        return tuple(x.new_empty(0) if g is None else g for g in gradients)
+
+    def fake_vjp(
+        dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: Any
+    ) -> tuple[Tensor, ...]:
+        return tuple(
+            x.new_empty(0) if p is None else torch.empty_like(p) for p in (x, weight, bias)
+        )
+
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            gradients = core_vjp(norm, dy, x, weight, bias, ctx.call)
+        else:
+            gradients = getattr(torch.ops.normkit, f"{norm.name}_vjp")(
+                dy, x, weight, bias, ctx.call.eps, ctx.call.axes
+            )
+        kept = [
+            g if p is not None else None for g, p in zip(gradients, (x, weight, bias), strict=True)
+        ]
+        return (*kept, None, None)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, eps, axes = inputs
+        ctx.save_for_backward(x, weight, bias)
+        ctx.call = Call(eps, tuple(axes))
+
+    _LIBRARY.impl(norm.name, forward, "CompositeExplicitAutograd")
+    _LIBRARY.impl(f"{norm.name}_vjp", vjp, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, lambda x, *_: torch.empty_like(x), lib=_LIBRARY)
+    torch.library.register_fake(vjp_name, fake_vjp, lib=_LIBRARY)
+    torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
+_define(RMS_NORM)
+_define(LAYER_NORM)

@@ -1,0 +1,24 @@
+"""RMSNorm and LayerNorm that give the same numbers in every framework.
+
+The functions here take arrays of any array API framework. `normkit.numpy`, `normkit.torch`,
+`normkit.jax` and `normkit.flax` speak their host's language; `normkit.testing` holds the oracle.
+"""
+
+from importlib.metadata import version
+
+from normkit._layer_norm import layer_norm as layer_norm
+from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
+from normkit._residual import add_layer_norm as add_layer_norm
+from normkit._residual import add_rms_norm as add_rms_norm
+from normkit._rms_norm import rms_norm as rms_norm
+from normkit._rms_norm import rms_norm_vjp as rms_norm_vjp
+
+__version__ = version("normkit")
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "layer_norm_vjp",
+    "rms_norm",
+    "rms_norm_vjp",
+]

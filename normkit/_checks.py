@@ -1,0 +1,241 @@
+"""Every error text of the library, so that all adapters refuse the same input in the same words.
+
+TypeError for a wrong kind of object or dtype, ValueError for a wrong shape or value. A message
+states the rule, what came, and the fix.
+"""
+
+import importlib.util
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import array_api_compat
+
+Axes = tuple[int, ...]
+
+HALF_DTYPES = ("float16", "bfloat16")
+FLOAT_DTYPES = (*HALF_DTYPES, "float32", "float64")
+
+_ALIASES = {"scale": "scale (weight in torch)"}
+
+
+def dtype_name(dtype: Any) -> str:
+    """Name of a dtype of any framework, such as ``"bfloat16"``.
+
+    The standard has no bfloat16 and ``numpy.isdtype`` refuses ml_dtypes' one, so dtypes are
+    told apart by name.
+    """
+    return str(getattr(dtype, "name", None) or str(dtype).rsplit(".", 1)[-1])
+
+
+def framework(name: str, array: Any) -> str:
+    """Name of the framework of ``array``, such as ``"torch"``; TypeError if it is no array."""
+    try:
+        namespace = array_api_compat.array_namespace(array)
+    except TypeError:
+        raise TypeError(
+            f"{_said(name)} must be an array of a framework (numpy, torch, jax, ...); "
+            f"got {_type_name(array)}; convert it first, for example with numpy.asarray"
+        ) from None
+    return str(namespace.__name__.removeprefix("array_api_compat.").split(".")[0])
+
+
+class Host(NamedTuple):
+    """The framework an adapter speaks for, and the type of its arrays."""
+
+    name: str
+    array_type: type
+
+
+def same_framework(host: Host | None, **arrays: Any) -> None:
+    """All arrays that are not None must come from one framework, the ``host`` if there is one."""
+    given = {name: array for name, array in arrays.items() if array is not None}
+    if host is not None and all(isinstance(array, host.array_type) for array in given.values()):
+        return
+    names = {name: framework(name, array) for name, array in given.items()}
+    if len(set(names.values())) > 1:
+        got = " and ".join(f"{_said(name)} from {which}" for name, which in names.items())
+        raise TypeError(
+            f"all arrays must come from one framework; got {got}; convert them to one first"
+        )
+    if host is not None:
+        name, which = next(iter(names.items()))
+        raise TypeError(
+            f"{_said(name)} must be a {host.name} array for normkit.{host.name}; got one from "
+            f"{which}; convert it, or call normkit.{which} or normkit itself"
+        )
+
+
+def real_floating(**arrays: Any) -> None:
+    """Every array that is not None must have one of the dtypes in ``FLOAT_DTYPES``."""
+    for name, array in arrays.items():
+        if array is not None and dtype_name(array.dtype) not in FLOAT_DTYPES:
+            raise TypeError(
+                f"{_said(name)} must be real floating ({', '.join(FLOAT_DTYPES)}); "
+                f"got {dtype_name(array.dtype)}; cast it first, for example to float32"
+            )
+
+
+def axes(shape: Sequence[int], axis: int | Sequence[int]) -> Axes:
+    """``axis`` as distinct non-negative ints in ascending order, none of them of size 0."""
+    given = axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)
+    rank = len(shape)
+    try:
+        wanted = [operator.index(a) for a in given]
+    except TypeError:
+        wanted = []
+    if len(wanted) != len(given) or any(isinstance(a, bool) for a in given):
+        raise TypeError(
+            f"axis must be an int or a tuple of ints; got {axis!r}; pass for example -1"
+        )
+    if rank == 0:
+        raise ValueError(
+            "x must have at least one axis to normalise over; got shape (); reshape it to (1,)"
+        )
+    if not wanted:
+        raise ValueError("axis must name at least one axis; got (); pass for example -1")
+    for a in wanted:
+        if not -rank <= a < rank:
+            raise ValueError(
+                f"axis must lie in {-rank} .. {rank - 1} for x of shape {_tuple(shape)}; got {a}; "
+                "pass an axis that x has"
+            )
+    ascending = tuple(sorted(a % rank for a in wanted))
+    if len(set(ascending)) < len(ascending):
+        raise ValueError(
+            f"axis must name each axis once; got {tuple(wanted)} for x of shape {_tuple(shape)}; "
+            "drop the repeated one"
+        )
+    for a in ascending:
+        if shape[a] == 0:
+            raise ValueError(
+                f"a normalised axis must hold at least one element; got axis {a} of x of shape "
+                f"{_tuple(shape)}; an empty batch is fine, an empty row has no mean"
+            )
+    return ascending
+
+
+def parameter_shape(name: str, parameter: Any, shape: Sequence[int], normalised: Axes) -> None:
+    """A scale or bias must have the sizes of the normalised axes."""
+    if parameter is None:
+        return
+    expected = tuple(shape[a] for a in normalised)
+    if tuple(parameter.shape) != expected:
+        raise ValueError(
+            f"{_said(name)} must have shape {_tuple(expected)}, the sizes of the normalised axes "
+            f"{normalised} of x of shape {_tuple(shape)} in ascending order; "
+            f"got {_tuple(parameter.shape)}; reshape it or change axis"
+        )
+
+
+def normalised_sizes(shape: Sequence[int], normalised: Axes, expected: Sequence[int]) -> None:
+    """x must have the sizes a module was built for along its normalised axes."""
+    if tuple(shape[a] for a in normalised) != tuple(expected):
+        raise ValueError(
+            f"x must have the sizes {_tuple(expected)} along the normalised axes {normalised}; "
+            f"got shape {_tuple(shape)}; build the layer for this width or change axis"
+        )
+
+
+def feature_count(shape: Sequence[int], features: Axes, expected: int) -> None:
+    """x must have as many features along its feature axes as a module was built for."""
+    if math.prod(shape[a] for a in features) != expected:
+        raise ValueError(
+            f"x must have num_features = {expected} elements along the feature axes {features}; "
+            f"got shape {_tuple(shape)}; build the layer for this width or change feature_axes"
+        )
+
+
+def same_shape(name: str, array: Any, shape: Sequence[int]) -> None:
+    """``array`` must have the shape of x."""
+    if tuple(array.shape) != tuple(shape):
+        raise ValueError(
+            f"{_said(name)} must have the shape of x, {_tuple(shape)}; "
+            f"got {_tuple(array.shape)}; broadcast it first"
+        )
+
+
+def same_dtype(name: str, array: Any, x: Any) -> None:
+    """``array`` must have the dtype of x."""
+    if array.dtype != x.dtype:
+        raise TypeError(
+            f"{_said(name)} must have the dtype of x, {dtype_name(x.dtype)}; "
+            f"got {dtype_name(array.dtype)}; cast one of the two"
+        )
+
+
+def epsilon(eps: Any, default: float) -> float:
+    """``eps`` as a Python float, so that a typed scalar cannot change a result's dtype."""
+    if eps is None:
+        return default
+    number = isinstance(eps, numbers.Real) and not isinstance(eps, bool)
+    if not number and tuple(getattr(eps, "shape", (0,))) != ():
+        raise TypeError(f"eps must be a real number; got {_type_name(eps)}; pass for example 1e-6")
+    try:
+        value = float(eps)
+    except TypeError:  # a traced value among others: kernels are chosen before values exist
+        raise TypeError(
+            f"eps must be a real number that is known before the call is traced; "
+            f"got {_type_name(eps)}; pass a Python float, for example 1e-6"
+        ) from None
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(
+            f"eps must be finite and at least 0, in units of x squared; got {value}; "
+            "pass for example 1e-6"
+        )
+    return value
+
+
+def convention(name: Any) -> None:
+    """``name`` must be a known convention; the table of presets grows, the rule stays."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"convention must be a name; got {_type_name(name)}; pass for example 'standard'"
+        )
+    if name != "standard":
+        raise ValueError(f"convention must be one of 'standard'; got {name!r}; pass 'standard'")
+
+
+def no_kernel(name: str | None, reasons: dict[str, str]) -> ValueError:
+    """The error for a call that no row of a kernel table serves."""
+    why = "; ".join(f"{row}: {reason}" for row, reason in reasons.items())
+    if name is not None and name not in reasons:
+        return ValueError(f"kernel must be one of the table's; got {name!r}; known: {why}")
+    return ValueError(f"a kernel must support these arrays; none does here ({why}); name another")
+
+
+def no_float64(name: str) -> TypeError:
+    """The error for a namespace in which float64 cannot be had."""
+    return TypeError(
+        f"statistics need float64, which {name} does not offer here; "
+        f"use the adapter (normkit.jax for JAX) or enable float64"
+    )
+
+
+def require(module: str, extra: str) -> None:
+    """ImportError with the extra to install, where ``module`` is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise ImportError(
+            f"normkit.{extra} needs {module}, which is not installed; "
+            f"run: pip install 'normkit[{extra}]'",
+            name=module,
+        )
+
+
+def _said(name: str) -> str:
+    return _ALIASES.get(name, name)
+
+
+def _tuple(shape: Sequence[int]) -> str:
+    return str(tuple(int(size) for size in shape))
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )

@@ -1,0 +1,109 @@
+"""A norm as data: what an adapter wraps, and how arguments become the formulas' arguments."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from normkit import _checks
+from normkit._arithmetic import Arithmetic, Array, arithmetic_of
+from normkit._checks import Axes, Host
+
+
+class Norm(NamedTuple):
+    """One norm: its formulas, written once, and the eps that stands for ``eps=None``.
+
+    ``forward(ar, x, scale, bias, eps, axes) -> y`` and
+    ``vjp(ar, dy, x, scale, bias, eps, axes) -> (dx, dscale, dbias)`` take checked arguments:
+    ``ar`` the `Arithmetic`, scale and bias None or broadcastable to x with as many axes, axes
+    ascending and non-negative.
+    """
+
+    name: str
+    default_eps: float
+    forward: Callable[..., Array]
+    vjp: Callable[..., tuple[Array, Array | None, Array | None]]
+
+
+class Call(NamedTuple):
+    """The checked options of one call."""
+
+    eps: float
+    axes: Axes
+
+
+def check_call(
+    norm: Norm,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    *,
+    eps: Any,
+    axis: int | Sequence[int],
+    convention: str,
+    host: Host | None = None,
+    **like_x: Array,
+) -> Call:
+    """Check the arguments of a public function; ``like_x`` are arrays of the shape of x."""
+    arrays = {"x": x, "scale": scale, "bias": bias, **like_x}
+    _checks.same_framework(host, **arrays)
+    _checks.real_floating(**arrays)
+    axes = _checks.axes(x.shape, axis)
+    _checks.parameter_shape("scale", scale, x.shape, axes)
+    _checks.parameter_shape("bias", bias, x.shape, axes)
+    for name, array in like_x.items():
+        _checks.same_shape(name, array, x.shape)
+    _checks.convention(convention)
+    return Call(_checks.epsilon(eps, norm.default_eps), axes)
+
+
+def along(parameter: Array | None, x: Array, axes: Axes, reshape: Callable[..., Array]) -> Any:
+    """``parameter`` with size 1 on the axes of x other than ``axes``; as it is, if laid out so."""
+    if parameter is None or parameter.ndim == x.ndim:
+        return parameter
+    return reshape(parameter, tuple(size if a in axes else 1 for a, size in enumerate(x.shape)))
+
+
+def apply(
+    ar: Arithmetic, norm: Norm, x: Array, scale: Array | None, bias: Array | None, call: Call
+) -> Array:
+    """``norm.forward`` on checked public arguments."""
+    scale, bias = (along(p, x, call.axes, ar.xp.reshape) for p in (scale, bias))
+    return norm.forward(ar, x, scale, bias, call.eps, call.axes)
+
+
+def apply_vjp(
+    ar: Arithmetic,
+    norm: Norm,
+    dy: Array,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    call: Call,
+) -> tuple[Array, Array | None, Array | None]:
+    """``norm.vjp`` on checked public arguments; the gradients have the parameters' shapes."""
+    wide_scale, wide_bias = (along(p, x, call.axes, ar.xp.reshape) for p in (scale, bias))
+    dx, dscale, dbias = norm.vjp(ar, dy, x, wide_scale, wide_bias, call.eps, call.axes)
+    if scale is not None:
+        dscale = ar.xp.reshape(dscale, tuple(scale.shape))
+    if bias is not None:
+        dbias = ar.xp.reshape(dbias, tuple(bias.shape))
+    return dx, dscale, dbias
+
+
+def call_norm(
+    norm: Norm, x: Array, scale: Array | None, bias: Array | None, **options: Any
+) -> Array:
+    """The public forward of ``norm`` on arrays of any framework."""
+    call = check_call(norm, x, scale, bias, **options)
+    ar = arithmetic_of(x)
+    with ar.scope():
+        return apply(ar, norm, x, scale, bias, call)
+
+
+def call_norm_vjp(
+    norm: Norm, dy: Array, x: Array, scale: Array | None, bias: Array | None, **options: Any
+) -> tuple[Array, Array | None, Array | None]:
+    """The public vjp of ``norm`` on arrays of any framework."""
+    call = check_call(norm, x, scale, bias, dy=dy, **options)
+    ar = arithmetic_of(x)
+    with ar.scope():
+        return apply_vjp(ar, norm, dy, x, scale, bias, call)

@@ -1,0 +1,42 @@
+"""`normkit info`: what is installed, which devices and kernels there are, and what is missing."""
+
+import importlib
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+import normkit
+from normkit.cli.backends import find_backends
+
+_PACKAGES = ("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax", "typer", "rich")
+
+
+def info_lines() -> Iterator[str]:
+    """The report, line by line, as plain text."""
+    yield f"normkit {normkit.__version__} on Python {platform.python_version()}, {platform.platform()}"
+    yield ""
+    yield "packages"
+    for package in _PACKAGES:
+        yield f"  {package:18}{_version(package)}"
+    found, missing = find_backends()
+    yield ""
+    yield "backends"
+    for backend in found:
+        yield f"  {backend.label:18}{_kernels(backend.framework)}"
+    for label, reason in missing.items():
+        yield f"  {label:18}missing: {reason}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _kernels(framework: str) -> str:
+    """The kernels of an adapter; flax runs those of jax."""
+    host = "jax" if framework == "flax" else framework
+    where = "_library" if host == "torch" else "_functional"
+    table = importlib.import_module(f"normkit.{host}.{where}").KERNELS
+    return "kernels: " + ", ".join(kernel.name for kernel in table)
