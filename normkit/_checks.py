@@ -180,7 +180,7 @@ def epsilon(eps: Any, default: float) -> float:
             f"eps must be a real number that is known before the call is traced; "
             f"got {_type_name(eps)}; pass a Python float, for example 1e-6"
         ) from None
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= value < math.inf:  # not math.isfinite, which torch.compile cannot trace
         raise ValueError(
             f"eps must be finite and at least 0, in units of x squared; got {value}; "
             "pass for example 1e-6"
@@ -196,6 +196,14 @@ def convention(name: Any) -> None:
         )
     if name != "standard":
         raise ValueError(f"convention must be one of 'standard'; got {name!r}; pass 'standard'")
+
+
+def bias_without_affine() -> ValueError:
+    """The error for a module that is to have a bias and no affine parameters."""
+    return ValueError(
+        "bias=True must come with elementwise_affine=True, as the bias is an affine parameter; "
+        "got elementwise_affine=False; drop one of the two"
+    )
 
 
 def no_kernel(name: str | None, reasons: dict[str, str]) -> ValueError:

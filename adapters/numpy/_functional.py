@@ -3,37 +3,30 @@
 from collections.abc import Sequence
 from typing import Any
 
-import array_api_compat.numpy as xp
 import numpy as np
 
 from normkit import _checks
-from normkit._arithmetic import Arithmetic
 from normkit._kernel import Kernel, choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, apply, apply_vjp, check_call
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
+from ._arithmetic import ARITHMETIC
+
 Array = np.ndarray[Any, Any]
 
 _HOST = _checks.Host("numpy", np.ndarray)
-_ARITHMETIC = Arithmetic(xp)
-
-
-def _quiet() -> np.errstate:
-    # An infinity or NaN in x gives NaN by IEEE 754, and a value beyond a half dtype's range gives
-    # an infinity, without a warning here as on every other backend.
-    return np.errstate(all="ignore")
 
 
 def _core_forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Any:
-    with _quiet():
-        return apply(_ARITHMETIC, norm, x, scale, bias, call)
+    with ARITHMETIC.scope():
+        return apply(ARITHMETIC, norm, x, scale, bias, call)
 
 
 def _core_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, call: Call) -> Any:
-    with _quiet():
-        return apply_vjp(_ARITHMETIC, norm, dy, x, scale, bias, call)
+    with ARITHMETIC.scope():
+        return apply_vjp(ARITHMETIC, norm, dy, x, scale, bias, call)
 
 
 KERNELS = (Kernel("array_api", "any", _core_forward, _core_vjp, lambda x: None),)
@@ -247,6 +240,6 @@ def _add_norm(
 ) -> tuple[Array, Array]:
     call = check_call(norm, x, scale, bias, host=_HOST, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
-    with _quiet():
-        total = residual_sum(_ARITHMETIC, x, residual)
+    with ARITHMETIC.scope():
+        total = residual_sum(ARITHMETIC, x, residual)
     return choose(KERNELS, x).forward(norm, total, scale, bias, call), total

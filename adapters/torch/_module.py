@@ -63,8 +63,10 @@ class RMSNorm(nn.RMSNorm):
         convention: str = "standard",
     ) -> None:
         _check_options(RMS_NORM, eps, convention)
+        if bias and not elementwise_affine:
+            raise _checks.bias_without_affine()
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
-        if bias and elementwise_affine:
+        if bias:
             self.bias = nn.Parameter(torch.zeros(self.normalized_shape, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normkit.testing._exact import Exact
-from normkit.testing._formats import Array, bits_differ, format_of
+from normkit.testing._formats import Array, bits_differ, ulp
 
 MAX_ULP = 0.501
 """Units in the last place: 0.5 is correct rounding, the rest is for near ties."""
@@ -19,7 +19,7 @@ def contract_floor(
 ) -> Array:
     """The absolute error that the contract allows beside 0.501 ULP, for each element.
 
-    With F = |bias| + max over the row of |y - bias|, an upper bound of what the last steps add up:
+    With F = max |y| + max |bias| over the row, a bound on what the last steps add up:
 
     - float32 is summed in float64, whose own rounding shows where the result nearly cancels:
       2^-49 F, four bits above 2^-53 for the sum over up to 2^20 elements;
@@ -27,8 +27,8 @@ def contract_floor(
       2^-24, at most 2^-22 F together;
     - bfloat16 reaches float32's subnormal numbers: 2^-149 for each of the three steps, the first
       two times max(1, |scale|);
-    - float64 has its own rule: 4 ULP of the row's largest element, of which this is the part
-      beyond 0.501 ULP of the element.
+    - float64 has no wider type, and its own rule: 4 ULP of the largest of |y| and |bias| in the
+      row.
 
     Args:
         x: The input, a NumPy array.
@@ -40,18 +40,18 @@ def contract_floor(
     """
     axes = tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis))
     shape = tuple(size if a in axes else 1 for a, size in enumerate(x.shape))
-    b = 0.0 if bias is None else np.abs(np.asarray(bias, np.float64)).reshape(shape)
+    b = 0.0 if bias is None else np.abs(np.asarray(bias, np.float64)).max()
     w = 1.0 if scale is None else np.abs(np.asarray(scale, np.float64)).reshape(shape)
-    with np.errstate(invalid="ignore"):
-        values = np.where(np.isfinite(exact.values), np.abs(exact.values), 0.0)
-        largest = np.max(values, axis=axes, keepdims=True, initial=0.0) + np.max(b)
+    finite = np.where(np.isfinite(exact.values), np.abs(exact.values), 0.0)
+    largest = np.max(finite, axis=axes, keepdims=True, initial=0.0)
     name = x.dtype.name
     if name == "float64":
-        form = format_of(x.dtype)
-        return np.broadcast_to(MAX_ULP_FLOAT64 * 2.0 ** (1 - form.precision) * largest, x.shape)
-    share = 2.0**-49 if name == "float32" or bias is None else 2.0**-22
-    subnormal = 3 * 2.0**-149 * np.maximum(1.0, w) if name == "bfloat16" else 0.0
-    return np.broadcast_to(share * (largest + b) + subnormal, x.shape)
+        floor = MAX_ULP_FLOAT64 * ulp(np.maximum(largest, b), "float64")
+    else:
+        share = 2.0**-49 if name == "float32" or bias is None else 2.0**-22
+        subnormal = 3 * 2.0**-149 * np.maximum(1.0, w) if name == "bfloat16" else 0.0
+        floor = share * (largest + b) + subnormal
+    return np.broadcast_to(floor, x.shape)
 
 
 def worst_ulp(actual: Array, exact: Exact, floor: Any = 0.0) -> float:

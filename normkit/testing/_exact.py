@@ -21,10 +21,11 @@ class Exact:
     def __init__(self, numbers: Iterable[tuple[int, int] | float], shape: tuple[int, ...]) -> None:
         self.shape = shape
         self._numbers = list(numbers)
-        leading, rest, exponent = zip(*map(_split, self._numbers), strict=True) or ((), (), ())
-        self._leading = np.array(leading, np.float64).reshape(shape)
-        self._rest = np.array(rest, np.float64).reshape(shape)
-        self._exponent = np.array(exponent, np.int64).reshape(shape)
+        parts = [_split(number) for number in self._numbers]
+        self._leading, self._rest, self._exponent = (
+            np.array([part[i] for part in parts], dtype).reshape(shape)
+            for i, dtype in enumerate((np.float64, np.float64, np.int64))
+        )
 
     def rounded(self, dtype: Any) -> Array:
         """The numbers rounded once, to nearest with ties to even, as an array of ``dtype``."""
@@ -40,9 +41,9 @@ class Exact:
     def ulp_error(self, actual: Any) -> Array:
         """|actual - exact| in ULPs of the exact number, in the dtype of ``actual``.
 
-        Correct rounding is at most 0.5. A NaN or infinity is 0 where it is right, and infinite
-        where it is wrong or missing; an infinity is right from the middle between the largest
-        finite number and the next power of two on.
+        Correct rounding is at most 0.5. A NaN or infinity counts 0 where it is right, and infinite
+        where it is wrong; an infinity is right from the middle between the largest finite number
+        and the next power of two on.
         """
         dtype = np.asarray(actual).dtype
         form, actual = self._checked(actual)

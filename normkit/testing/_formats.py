@@ -21,6 +21,7 @@ FORMATS = {
     "float32": Format(24, -126, 127),
     "float64": Format(53, -1022, 1023),
 }
+"""The formats that normkit takes, by dtype name."""
 
 
 def format_of(dtype: Any) -> Format:

@@ -1,0 +1,32 @@
+"""NumPy sums in pairs only along contiguous memory; here the layout does not matter."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from normkit._arithmetic import Arithmetic
+from normkit._checks import Axes
+
+
+class NumpyArithmetic(Arithmetic):
+    """float64 sums in one order for every memory layout, and no warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(xp)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """No warnings: IEEE 754 makes NaN of NaN and infinity, as on every other backend."""
+        return np.errstate(all="ignore")
+
+    def sum(self, x: Any, axes: Axes) -> Any:
+        """Sum over ``axes``, which stay with size 1, in pairs along a contiguous row."""
+        kept = tuple(1 if a in axes else size for a, size in enumerate(x.shape))
+        last = tuple(range(-len(axes), 0))
+        rows = np.ascontiguousarray(np.moveaxis(x, axes, last))
+        batch = rows.shape[: x.ndim - len(axes)]
+        return rows.reshape(*batch, self.count(x, axes)).sum(axis=-1).reshape(kept)
+
+
+ARITHMETIC = NumpyArithmetic()
