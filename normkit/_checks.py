@@ -43,10 +43,10 @@ def framework(name: str, array: Any) -> str:
 
 
 class Host(NamedTuple):
-    """The framework an adapter speaks for, and the type of its arrays."""
+    """The framework an adapter speaks for, and the types of its arrays."""
 
     name: str
-    array_type: type
+    array_type: type | tuple[type, ...]
 
 
 def same_framework(host: Host | None, **arrays: Any) -> None:
@@ -105,7 +105,7 @@ def axes(shape: Sequence[int], axis: int | Sequence[int]) -> Axes:
     ascending = tuple(sorted(a % rank for a in wanted))
     if len(set(ascending)) < len(ascending):
         raise ValueError(
-            f"axis must name each axis once; got {tuple(wanted)} for x of shape {_tuple(shape)}; "
+            f"axis must name each axis once; got {_tuple(wanted)} for x of shape {_tuple(shape)}; "
             "drop the repeated one"
         )
     for a in ascending:
@@ -125,7 +125,7 @@ def parameter_shape(name: str, parameter: Any, shape: Sequence[int], normalised:
     if tuple(parameter.shape) != expected:
         raise ValueError(
             f"{_said(name)} must have shape {_tuple(expected)}, the sizes of the normalised axes "
-            f"{normalised} of x of shape {_tuple(shape)} in ascending order; "
+            f"{_tuple(normalised)} of x of shape {_tuple(shape)} in ascending order; "
             f"got {_tuple(parameter.shape)}; reshape it or change axis"
         )
 
@@ -134,17 +134,18 @@ def normalised_sizes(shape: Sequence[int], normalised: Axes, expected: Sequence[
     """x must have the sizes a module was built for along its normalised axes."""
     if tuple(shape[a] for a in normalised) != tuple(expected):
         raise ValueError(
-            f"x must have the sizes {_tuple(expected)} along the normalised axes {normalised}; "
+            f"x must have the sizes {_tuple(expected)} along the normalised axes "
+            f"{_tuple(normalised)}; "
             f"got shape {_tuple(shape)}; build the layer for this width or change axis"
         )
 
 
-def feature_count(shape: Sequence[int], features: Axes, expected: int) -> None:
-    """x must have as many features along its feature axes as a module was built for."""
-    if math.prod(shape[a] for a in features) != expected:
+def feature_count(shape: Sequence[int], sizes: Sequence[int], expected: int) -> None:
+    """x must have as many features as a module was built for; ``sizes`` are its feature axes'."""
+    if math.prod(sizes) != expected:
         raise ValueError(
-            f"x must have num_features = {expected} elements along the feature axes {features}; "
-            f"got shape {_tuple(shape)}; build the layer for this width or change feature_axes"
+            f"x must have num_features = {expected} elements along feature_axes; "
+            f"got {_tuple(sizes)} of shape {_tuple(shape)}; build the layer for this width"
         )
 
 
@@ -237,7 +238,9 @@ def _said(name: str) -> str:
 
 
 def _tuple(shape: Sequence[int]) -> str:
-    return str(tuple(int(size) for size in shape))
+    """The text of a tuple, made of strings: torch.compile cannot print a tuple of traced sizes."""
+    sizes = [f"{int(size)}" for size in shape]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
 def _type_name(value: Any) -> str:

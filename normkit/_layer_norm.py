@@ -129,7 +129,7 @@ def layer_norm_vjp(
         >>> x, dy = np.array([[1.0, 2.0, 4.0]]), np.array([[1.0, 0.0, 0.0]])
         >>> dx, dscale, dbias = layer_norm_vjp(dy, x, np.ones(3), eps=0.0)
         >>> dx.round(4), dscale.round(4), dbias
-        (array([[ 0.1145, -0.1718,  0.0573]]), array([-1.069,  0.   ,  0.   ]), None)
+        (array([[ 0.2291, -0.3436,  0.1145]]), array([-1.069,  0.   ,  0.   ]), None)
 
     Source: docs/mathematics.md derives it.
     """

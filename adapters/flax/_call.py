@@ -20,7 +20,10 @@ def feature_sizes(x: Any, feature_axes: Axes) -> tuple[int, ...]:
 
 def as_jax(x: Any) -> Any:
     """``x``, moved to the device where it is a NumPy array, as Flax's own layers do."""
-    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+    if isinstance(x, np.ndarray):
+        return jnp.asarray(x)
+    _checks.same_framework(HOST, x=x)
+    return x
 
 
 def normalise(

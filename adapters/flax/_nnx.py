@@ -59,12 +59,11 @@ class _Layer(nnx.Module):
     def __call__(self, x: Any) -> Any:
         """Normalise ``x``."""
         x = as_jax(x)
-        _checks.same_framework(None, x=x)
         sizes = feature_sizes(x, self.feature_axes)
-        _checks.feature_count(x.shape, _checks.axes(x.shape, self.feature_axes), self.num_features)
-        scale, bias = (
-            None if p is None else p[...].reshape(sizes) for p in (self.scale, self.bias)
-        )
+        _checks.feature_count(x.shape, sizes, self.num_features)
+        scale, bias = (None if p is None else p[...] for p in (self.scale, self.bias))
+        if len(sizes) > 1:  # NNX keeps the features of several axes in one
+            scale, bias = (None if p is None else p.reshape(sizes) for p in (scale, bias))
         return normalise(
             self._norm,
             x,

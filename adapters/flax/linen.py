@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from normkit import _checks
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Norm
 from normkit._rms_norm import RMS_NORM
@@ -104,7 +103,6 @@ class LayerNorm(nn.Module):
 
 def _normalise(layer: RMSNorm | LayerNorm, norm: Norm, x: Any) -> Any:
     x = as_jax(x)
-    _checks.same_framework(None, x=x)
     sizes = feature_sizes(x, layer.feature_axes)
     scale = bias = None
     if layer.use_scale:

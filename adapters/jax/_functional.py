@@ -147,8 +147,10 @@ def add_rms_norm(
     Example:
         >>> import jax.numpy as jnp
         >>> y, s = add_rms_norm(jnp.array([1.0, 1.0]), jnp.array([2.0, 3.0]), eps=0.0)
-        >>> y.round(4), s
-        (Array([0.8485, 1.1314], dtype=float32), Array([3., 4.], dtype=float32))
+        >>> s
+        Array([3., 4.], dtype=float32)
+        >>> bool((y == rms_norm(s, eps=0.0)).all())
+        True
 
     Source: see `normkit.add_rms_norm`.
     """
@@ -239,8 +241,8 @@ def layer_norm_vjp(
     Example:
         >>> import jax.numpy as jnp
         >>> dy, x = jnp.array([1.0, 0.0, 0.0]), jnp.array([1.0, 2.0, 4.0])
-        >>> layer_norm_vjp(dy, x, eps=0.0)[0].round(4)
-        Array([ 0.1145, -0.1718,  0.0573], dtype=float32)
+        >>> layer_norm_vjp(dy, x, eps=0.0)[0]
+        Array([ 0.22907685, -0.34361526,  0.11453842], dtype=float32)
     """
     return _norm_vjp(
         LAYER_NORM, dy, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention

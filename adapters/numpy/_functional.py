@@ -16,7 +16,7 @@ from ._arithmetic import ARITHMETIC
 
 Array = np.ndarray[Any, Any]
 
-_HOST = _checks.Host("numpy", np.ndarray)
+_HOST = _checks.Host("numpy", (np.ndarray, np.generic))
 
 
 def _core_forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Any:
@@ -212,7 +212,7 @@ def layer_norm_vjp(
         >>> import numpy as np
         >>> dy, x = np.array([1.0, 0.0, 0.0]), np.array([1.0, 2.0, 4.0])
         >>> layer_norm_vjp(dy, x, eps=0.0)[0].round(4)
-        array([ 0.1145, -0.1718,  0.0573])
+        array([ 0.2291, -0.3436,  0.1145])
     """
     return _norm_vjp(LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
 

@@ -9,12 +9,11 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from normkit import _checks
-from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
-from ._library import KERNELS, core_forward
+from ._library import core_forward, core_vjp, run_forward, run_vjp
 
 HOST = _checks.Host("torch", Tensor)
 _PLAIN = (Tensor, Parameter, type(None))
@@ -197,7 +196,7 @@ def layer_norm_vjp(
         >>> import torch
         >>> dy, x = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 4.0])
         >>> layer_norm_vjp(dy, x, eps=0.0)[0]
-        tensor([ 0.1145, -0.1718,  0.0573])
+        tensor([ 0.2291, -0.3436,  0.1145])
     """
     return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
 
@@ -208,15 +207,19 @@ def _norm(
     call = check_call(norm, x, weight, bias, host=HOST, **options)
     if _formula_is_needed(x, weight, bias):
         return core_forward(norm, x, weight, bias, call)
-    operator = getattr(torch.ops.normkit, norm.name)
-    return operator(x, weight, bias, call.eps, call.axes)
+    return run_forward(norm, x, weight, bias, call)
 
 
 def _norm_vjp(
     norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
 ) -> Any:
     call = check_call(norm, x, weight, bias, host=HOST, dy=dy, **options)
-    return choose(KERNELS, x).vjp(norm, dy, x, weight, bias, call)
+    differentiated = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (dy, x, weight)
+    )
+    if differentiated or _formula_is_needed(dy, x, weight, bias):
+        return core_vjp(norm, dy, x, weight, bias, call)
+    return run_vjp(norm, dy, x, weight, bias, call)
 
 
 def _add_norm(

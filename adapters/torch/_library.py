@@ -79,16 +79,8 @@ def _define(norm: Norm) -> None:
 
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            gradients = core_vjp(norm, dy, x, weight, bias, ctx.call)
-        else:
-            gradients = getattr(torch.ops.normkit, f"{norm.name}_vjp")(
-                dy, x, weight, bias, ctx.call.eps, ctx.call.axes
-            )
-        kept = [
-            g if p is not None else None for g, p in zip(gradients, (x, weight, bias), strict=True)
-        ]
-        return (*kept, None, None)
+        run = core_vjp if torch.is_grad_enabled() else run_vjp
+        return (*run(norm, dy, x, weight, bias, ctx.call), None, None)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, bias, eps, axes = inputs
@@ -100,6 +92,22 @@ def _define(norm: Norm) -> None:
     torch.library.register_fake(name, lambda x, *_: torch.empty_like(x), lib=_LIBRARY)
     torch.library.register_fake(vjp_name, fake_vjp, lib=_LIBRARY)
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
+def run_forward(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> Any:
+    """The first operator of ``norm``."""
+    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, call.eps, call.axes)
+
+
+def run_vjp(
+    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+) -> Any:
+    """The second operator of ``norm``, with None where there was no parameter."""
+    operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
+    dx, dweight, dbias = operator(dy, x, weight, bias, call.eps, call.axes)
+    return dx, None if weight is None else dweight, None if bias is None else dbias
 
 
 _define(RMS_NORM)

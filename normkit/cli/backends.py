@@ -4,6 +4,7 @@ A row stands for one framework on one device. What is not there has a reason, ne
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -136,10 +137,16 @@ def nnx_functions() -> Any:
     from flax import nnx
 
     def run(layer_type: Any, x: Any, scale: Any, bias: Any, eps: Any, axis: Any) -> Any:
-        features = x.shape[axis]
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        parameter = bias if scale is None else scale
+        sizes = (
+            [x.shape[a] for a in axes if a in range(-x.ndim, x.ndim)]
+            if parameter is None
+            else parameter.shape
+        )
         options = {} if eps is None else {"epsilon": eps}
         layer = layer_type(
-            features,
+            math.prod(sizes),
             use_scale=scale is not None,
             use_bias=bias is not None,
             reduction_axes=axis,
@@ -149,7 +156,7 @@ def nnx_functions() -> Any:
         )
         for name, value in (("scale", scale), ("bias", bias)):
             if value is not None:
-                setattr(layer, name, nnx.Param(value))
+                setattr(layer, name, nnx.Param(value.reshape(-1) if value.ndim > 1 else value))
         return layer(x)
 
     def function(layer_type: Any) -> Any:

@@ -37,6 +37,9 @@ class Case(NamedTuple):
 def worked_example(dtype: str = "float32") -> dict[str, Case]:
     """The three tokens that every document starts from: d = 4, scale 1, eps 0.
 
+    Args:
+        dtype: "float16", "bfloat16", "float32" or "float64".
+
     Returns:
         One `Case` of three rows for each op, "rms_norm" and "layer_norm".
     """

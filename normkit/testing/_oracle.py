@@ -47,7 +47,8 @@ def exact_layer_norm(
 ) -> Exact:
     """(x - mean(x)) / sqrt(var(x) + eps) * scale + bias in real arithmetic on the given bits.
 
-    Arguments and result as in `exact_rms_norm`; a constant row gives ``bias``, also at eps 0.
+    ``x``, ``scale``, ``bias``, ``eps``, ``axis`` and the result as in `exact_rms_norm`; a constant
+    row gives ``bias``, also at eps 0.
 
     Example:
         >>> exact_layer_norm(np.float32([1, 2, 3, 4]), eps=0.0).rounded("float16")
@@ -93,12 +94,13 @@ def exact_layer_norm_vjp(
 ) -> tuple[Exact, Exact | None, Exact | None]:
     """``(dx, dscale, dbias)`` of `exact_layer_norm` for the gradient ``dy`` of its result.
 
-    Arguments and result as in `exact_rms_norm_vjp`; a constant row at eps 0 has dx = 0.
+    ``x``, ``scale``, ``bias``, ``eps``, ``axis`` and the result as in `exact_rms_norm_vjp`; a
+    constant row at eps 0 has dx = 0.
 
     Example:
         >>> dy, x = np.array([1.0, 0.0, 0.0]), np.array([1.0, 2.0, 4.0])
         >>> exact_layer_norm_vjp(dy, x, eps=0.0)[0].values.round(4)
-        array([ 0.1145, -0.1718,  0.0573])
+        array([ 0.2291, -0.3436,  0.1145])
     """
     return _vjp(True, dy, x, scale, bias, eps, axis)
 
