@@ -1,5 +1,5 @@
 # `make demo` and `make test` need Python 3.11 or newer and make, and set up .venv themselves.
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -78,6 +78,16 @@ def real_floating(**arrays: Any) -> None:
             )
 
 
+def no_mask(**arrays: Any) -> None:
+    """NumPy's masked arrays are refused: the masked elements would count."""
+    for name, array in arrays.items():
+        if getattr(array, "mask", None) is not None:
+            raise TypeError(
+                f"{_said(name)} must not be masked, as every element counts; "
+                f"got {_type_name(array)}; fill it first, for example with x.filled(0)"
+            )
+
+
 def axes(shape: Sequence[int], axis: int | Sequence[int]) -> Axes:
     """``axis`` as distinct non-negative ints in ascending order, none of them of size 0."""
     given = axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)

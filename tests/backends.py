@@ -115,10 +115,20 @@ class _Mapped:
         return self._wrap(getattr(self._functions, name))
 
 
+_JITTED: dict[tuple[Any, str], Any] = {}
+
+
 def _jitted(function: Any) -> Any:
+    """jax.jit of ``function`` with its options fixed, the same object for the same options."""
     import jax
 
-    return lambda *arrays, **options: jax.jit(lambda *a: function(*a, **options))(*arrays)
+    def run(*arrays: Any, **options: Any) -> Any:
+        key = function, repr(sorted(options.items()))
+        if key not in _JITTED:
+            _JITTED[key] = jax.jit(functools.partial(function, **options))
+        return _JITTED[key](*arrays)
+
+    return run
 
 
 def _compiled() -> Callable[[Any], Any]:

@@ -368,6 +368,17 @@ def test_missing_framework(framework: str) -> None:
     )
 
 
+def test_masked_array_is_refused() -> None:
+    masked = np.ma.masked_less(np.float32([[1, -1, 2, 3]]), 0)
+    text = "must not be masked, as every element counts; got numpy.ma.MaskedArray; fill it first"
+    with pytest.raises(TypeError, match=f"^x {re.escape(text)}"):
+        normkit.numpy.rms_norm(masked)
+    with pytest.raises(
+        TypeError, match=f"^{re.escape('scale (weight in torch)')} {re.escape(text)}"
+    ):
+        normkit.numpy.layer_norm(_X, masked[0])
+
+
 def test_out_of_the_wrong_kind() -> None:
     with pytest.raises(ValueError, match=r"^out must have the shape of x, \(2, 4\); got \(4,\);"):
         normkit.numpy.rms_norm(_X, out=np.empty(4, np.float32))

@@ -15,6 +15,13 @@ from torch import nn
 
 from normkit.testing import assert_same_bits
 
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    """The suite compiles these functions for more cases than the compiler keeps by default."""
+    torch._dynamo.reset()
+
+
 _PAIRS = [(nk.RMSNorm, nn.RMSNorm), (nk.LayerNorm, nn.LayerNorm)]
 _FUNCTIONS = [nk.rms_norm, nk.layer_norm]
 
@@ -102,6 +109,7 @@ def test_autocast_does_not_change_the_result(function: Any, dtype: Any) -> None:
     assert torch.equal(inside, plain)
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_compiled_function_and_gradients_have_eager_bits(function: Any) -> None:
     """No graph break, one opaque operator each way, the same bits."""
@@ -116,6 +124,7 @@ def test_compiled_function_and_gradients_have_eager_bits(function: Any) -> None:
         assert_same_bits(eager.numpy(), fused.numpy())
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(("ours", "host"), _PAIRS)
 def test_compiled_graph_holds_the_two_operators(ours: Any, host: Any) -> None:
     from torch._dynamo.backends.common import aot_autograd
@@ -188,6 +197,7 @@ def test_transforms_and_subclasses_run_the_formula(function: Any) -> None:
         assert torch.equal(function(x, w), function(x, w))
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_compiled_transforms(function: Any) -> None:
     """torch.compile around vmap of grad, float64 included, compiles in reasonable time."""

@@ -242,7 +242,7 @@ def layer_norm_vjp(
         >>> import jax.numpy as jnp
         >>> dy, x = jnp.array([1.0, 0.0, 0.0]), jnp.array([1.0, 2.0, 4.0])
         >>> layer_norm_vjp(dy, x, eps=0.0)[0]
-        Array([ 0.22907685, -0.34361526,  0.11453842], dtype=float32)
+        Array([ 0.22908106, -0.3436216 ,  0.11454053], dtype=float32)
     """
     return _norm_vjp(
         LAYER_NORM, dy, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention

@@ -217,8 +217,13 @@ def layer_norm_vjp(
     return _norm_vjp(LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
 
 
+def _check(norm: Norm, x: Array, scale: Any, bias: Any, **options: Any) -> Call:
+    _checks.no_mask(x=x, scale=scale, bias=bias)
+    return check_call(norm, x, scale, bias, host=_HOST, **options)
+
+
 def _norm(norm: Norm, x: Array, scale: Any, bias: Any, out: Array | None, **options: Any) -> Any:
-    call = check_call(norm, x, scale, bias, host=_HOST, **options)
+    call = _check(norm, x, scale, bias, **options)
     if out is not None:
         _checks.same_framework(_HOST, out=out)
         _checks.same_shape("out", out, x.shape)
@@ -231,14 +236,14 @@ def _norm(norm: Norm, x: Array, scale: Any, bias: Any, out: Array | None, **opti
 
 
 def _norm_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, **options: Any) -> Any:
-    call = check_call(norm, x, scale, bias, host=_HOST, dy=dy, **options)
+    call = _check(norm, x, scale, bias, dy=dy, **options)
     return choose(KERNELS, x).vjp(norm, dy, x, scale, bias, call)
 
 
 def _add_norm(
     norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, **options: Any
 ) -> tuple[Array, Array]:
-    call = check_call(norm, x, scale, bias, host=_HOST, residual=residual, **options)
+    call = _check(norm, x, scale, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     with ARITHMETIC.scope():
         total = residual_sum(ARITHMETIC, x, residual)

@@ -98,7 +98,7 @@ def assert_ulp(
         >>> from normkit.testing import exact_rms_norm
         >>> x = np.float32([1, 2, 3, 4])
         >>> exact = exact_rms_norm(x, eps=0.0)
-        >>> assert_ulp(np.float32([0.3651484, 0.7302967, 1.0954452, 1.4605935]), exact)
+        >>> assert_ulp(np.float32([0.36514837, 0.73029674, 1.0954452, 1.4605935]), exact)
     """
     actual = np.asarray(actual)
     if not isinstance(expected, Exact):
