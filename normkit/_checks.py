@@ -209,6 +209,11 @@ def convention(name: Any) -> None:
         raise ValueError(f"convention must be one of 'standard'; got {name!r}; pass 'standard'")
 
 
+def no_layout(name: str, layout: str, fix: str) -> TypeError:
+    """The error for a torch tensor whose elements do not lie in rows."""
+    return TypeError(f"{_said(name)} must be a dense or jagged tensor; got {layout}; {fix}")
+
+
 def bias_without_affine() -> ValueError:
     """The error for a module that is to have a bias and no affine parameters."""
     return ValueError(

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from normkit import _checks
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Norm, check_call
+from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
 from ._library import core_forward, core_vjp, run_forward, run_vjp
@@ -201,10 +201,23 @@ def layer_norm_vjp(
     return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
 
 
+def _check(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+) -> Call:
+    if isinstance(x, Tensor):
+        if x.layout not in (torch.strided, torch.jagged):
+            raise _checks.no_layout("x", f"layout {x.layout}", "call x.to_dense() first")
+        if x.is_nested and x.layout == torch.strided:
+            raise _checks.no_layout(
+                "x", "a nested tensor of layout torch.strided", "build it with layout=torch.jagged"
+            )
+    return check_call(norm, x, weight, bias, host=HOST, **options)
+
+
 def _norm(
     norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
 ) -> Tensor:
-    call = check_call(norm, x, weight, bias, host=HOST, **options)
+    call = _check(norm, x, weight, bias, **options)
     if _formula_is_needed(x, weight, bias):
         return core_forward(norm, x, weight, bias, call)
     return run_forward(norm, x, weight, bias, call)
@@ -213,7 +226,7 @@ def _norm(
 def _norm_vjp(
     norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
 ) -> Any:
-    call = check_call(norm, x, weight, bias, host=HOST, dy=dy, **options)
+    call = _check(norm, x, weight, bias, dy=dy, **options)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (dy, x, weight)
     )
@@ -230,7 +243,7 @@ def _add_norm(
     bias: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    check_call(norm, x, weight, bias, host=HOST, residual=residual, **options)
+    _check(norm, x, weight, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     total = x + residual
     return _norm(norm, total, weight, bias, **options), total

@@ -119,6 +119,7 @@ def _families(form: Format, random: np.random.Generator) -> Iterator[tuple[str, 
         if size > bottom:
             yield f"size {size:.0e}, eps 0", normal() * size, 0.0
     yield "size and eps alike", normal() * 1e-3, 1e-6
+    yield "size and tiny eps alike", normal() * bottom**0.4, bottom**0.8
     if form != FORMATS["float64"]:  # whose subnormal numbers count as 0 on XLA: docs/numerics.md
         yield "subnormal", np.round(normal() * 16) * subnormal, 1e-6
         yield "subnormal, eps 0", np.round(normal() * 16) * subnormal, 0.0
