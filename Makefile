@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test lint docs wheel constraints clean
+.PHONY: help demo test mutants lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -13,6 +13,9 @@ demo: .venv/installed  ## Compare every framework here with the exact result
 
 test: .venv/installed-dev  ## Run all tests
 	$(BIN)/pytest
+
+mutants: .venv/installed-dev  ## Plant faults and show that the tests find them
+	$(BIN)/python tests/mutants.py
 
 lint: .venv/installed-dev  ## Check style and types
 	$(BIN)/ruff format --check .

@@ -80,6 +80,32 @@ def test_vjp_function_has_the_bits_of_autograd(backend: Subject, op: str, dtype:
         assert_ulp(other, wanted, floor=floor)
 
 
+def test_half_gradients_are_rounded_by_way_of_float32(backend: Subject, op: str) -> None:
+    """1 + 2^-11 + 2^-40 is above a tie of float16, and in float32 on it: the even side is 1.
+
+    NumPy could round it directly, PyTorch and XLA cannot, so this is the rule for all.
+    """
+    if "float16" not in backend.dtypes or f"add_{op}" not in backend.ops:
+        pytest.skip("needs float16 and the vjp function")
+    x = np.float16([[1, 2]])
+    dy = np.array([[1 + 2.0**-11 + 2.0**-40, 0]])
+    _, _, dbias = backend.run(f"{op}_vjp", dy, x, None, x[0])
+    assert dbias.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_gradients_of_huge_and_tiny_float64_rows(backend: Subject, op: str, size: float) -> None:
+    """dx is 1 / size of what it is at size 1: at eps 0 both norms ignore the size of a row."""
+    x, scale, _ = _inputs(True, False)
+    dy = np.random.default_rng(18).standard_normal(x.shape)
+    found = backend.gradients(op, dy, x * size, scale, None, eps=0.0)
+    ordinary = EXACT_VJP[op](dy, x, scale, eps=0.0)
+    # x size is rounded, at 2^-53 of the row's largest element, and dx follows it
+    largest = np.abs(ordinary[0].values).max()
+    assert np.abs(found[0] * size - ordinary[0].values).max() <= 2.0**-46 * largest
+    assert np.abs(found[1] - ordinary[1].values).max() <= 2.0**-46 * np.abs(dy).sum()
+
+
 def test_gradients_are_the_same_for_strided_and_expanded_dy() -> None:
     """What ``y.sum().backward()`` sends is an expanded scalar."""
     torch = pytest.importorskip("torch")

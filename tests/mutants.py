@@ -1,0 +1,302 @@
+"""Plants faults one by one and shows that the suite kills every one: `make mutants`.
+
+A mutant is one replacement in one file. It is tried on a copy of the sources with the tests named
+beside it; that they fail means that the suite fails. A survivor is a hole in the suite.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path(__file__).parent.parent
+_ADAPTERS = ("numpy", "torch", "jax", "flax")
+
+
+class Mutant(NamedTuple):
+    """A fault: in ``path``, ``before`` becomes ``after``; ``tests`` are pytest's arguments."""
+
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+def _select(file: str, *words: str) -> tuple[str, ...]:
+    return (f"tests/{file}.py", "-k", " and ".join(words)) if words else (f"tests/{file}.py",)
+
+
+_STATISTICS = "normkit/_statistics.py"
+_JAX = "adapters/jax/_arithmetic.py"
+
+MUTANTS = [
+    Mutant(
+        "the second mean is dropped",
+        _STATISTICS,
+        "return (n * d - ar.sum(d, axes)) / n",
+        "return d",
+        _select("test_accuracy", "hard", "numpy:cpu", "layer_norm"),
+    ),
+    Mutant(
+        "the second mean is divided before it is subtracted",
+        _STATISTICS,
+        "return (n * d - ar.sum(d, axes)) / n",
+        "return d - ar.sum(d, axes) / n",
+        _select("test_shapes", "constant", "jax"),
+    ),
+    Mutant(
+        "eps is not scaled with the row",
+        _STATISTICS,
+        "return wide * s, eps * s * s, s",
+        "return wide * s, eps, s",
+        _select("test_accuracy", "hard", "numpy:cpu", "float64"),
+    ),
+    Mutant(
+        "float64 rows are not scaled",
+        _STATISTICS,
+        "s = _row_scale(ar, wide, eps, axes)",
+        "s = 1.0",
+        _select("test_accuracy", "hard", "numpy:cpu", "float64"),
+    ),
+    Mutant(
+        "a zero row divides by zero",
+        _STATISTICS,
+        "return xp.where(vanishes, xp.zeros_like(v), r)",
+        "return 1.0 / xp.sqrt(v)",
+        _select("test_shapes", "zero_rows", "numpy:cpu"),
+    ),
+    Mutant(
+        "the variance is divided by n - 1",
+        _STATISTICS,
+        "v = ar.sum(d * d, axes) / ar.count(d, axes) + eps",
+        "v = ar.sum(d * d, axes) / max(ar.count(d, axes) - 1, 1) + eps",
+        _select("test_accuracy", "worked", "numpy:cpu"),
+    ),
+    Mutant(
+        "eps is added outside of the root",
+        _STATISTICS,
+        "r = 1.0 / xp.sqrt(xp.where(vanishes, xp.ones_like(v), v))",
+        "r = 1.0 / (xp.sqrt(xp.where(vanishes, xp.ones_like(v), v - eps)) + eps)",
+        _select("test_bug_reports", "b09", "numpy:cpu"),
+    ),
+    Mutant(
+        "half types go on in float64",
+        _STATISTICS,
+        "work = ar.to_float32 if dtype_name(dtype) in HALF_DTYPES else ar.widen",
+        "work = ar.widen",
+        _select("test_documentation", "blocks", "numerics"),
+    ),
+    Mutant(
+        "bias is added before the scale",
+        _STATISTICS,
+        """    if scale is not None:
+        y = work(y * work(scale))
+    if bias is not None:
+        y = work(y + work(bias))
+""",
+        """    if bias is not None:
+        y = work(y + work(bias))
+    if scale is not None:
+        y = work(y * work(scale))
+""",
+        _select("test_accuracy", "hard", "numpy:cpu", "float32"),
+    ),
+    Mutant(
+        "dbias is the caller's dy",
+        _STATISTICS,
+        "total = ar.xp.astype(terms, terms.dtype)",
+        "total = terms",
+        _select("test_shapes", "callers_dy", "numpy:cpu"),
+    ),
+    Mutant(
+        "half types are rounded from float64 directly",
+        "normkit/_arithmetic.py",
+        "            y = self.to_float32(y)\n",
+        "            pass\n",
+        _select("test_derivatives", "by_way_of_float32", "numpy:cpu"),
+    ),
+    Mutant(
+        "LayerNorm's dx forgets mean(g)",
+        "normkit/_layer_norm.py",
+        "dx = (centre(ar, g, axes) - h * c) * r * s",
+        "dx = (g - h * c) * r * s",
+        _select("test_derivatives", "first_derivative", "numpy:cpu"),
+    ),
+    Mutant(
+        "RMSNorm's dx takes r for a constant",
+        "normkit/_rms_norm.py",
+        "dx = (g - h * c) * r * s",
+        "dx = g * r * s",
+        _select("test_derivatives", "first_derivative", "numpy:cpu"),
+    ),
+    Mutant(
+        "dx forgets the row scale",
+        "normkit/_rms_norm.py",
+        "dx = (g - h * c) * r * s",
+        "dx = (g - h * c) * r",
+        _select("test_derivatives", "huge", "numpy:cpu"),
+    ),
+    Mutant(
+        "g forgets the scale",
+        "normkit/_layer_norm.py",
+        "g = dy if scale is None else dy * ar.widen(scale)",
+        "g = dy",
+        _select("test_derivatives", "first_derivative", "numpy:cpu"),
+    ),
+    Mutant(
+        "LayerNorm's default eps is RMSNorm's",
+        "normkit/_layer_norm.py",
+        'Norm("layer_norm", 1e-5',
+        'Norm("layer_norm", 1e-6',
+        _select("test_numpy", "default_eps"),
+    ),
+    Mutant(
+        "the axes are not put in order",
+        "normkit/_checks.py",
+        "ascending = tuple(sorted(a % rank for a in wanted))",
+        "ascending = tuple(a % rank for a in wanted)",
+        _select("test_shapes", "any_axes", "numpy:cpu"),
+    ),
+    Mutant(
+        "a negative eps passes",
+        "normkit/_checks.py",
+        "if not 0 <= value < math.inf:",
+        "if not value < math.inf:",
+        _select("test_errors", "negative", "numpy:cpu"),
+    ),
+    Mutant(
+        "the residual comes back without x",
+        "normkit/_residual.py",
+        "return apply(ar, norm, total, scale, bias, call), total",
+        "return apply(ar, norm, total, scale, bias, call), residual",
+        _select("test_shapes", "residual", "core-torch"),
+    ),
+    Mutant(
+        "NumPy sums in memory order",
+        "adapters/numpy/_arithmetic.py",
+        "return rows.reshape(*batch, self.count(x, axes)).sum(axis=-1).reshape(kept)",
+        "return x.sum(axis=axes, keepdims=True)",
+        _select("test_shapes", "layout", "numpy:cpu", "float64"),
+    ),
+    Mutant(
+        "XLA flushes what comes in",
+        _JAX,
+        "return jnp.where(subnormal, decoded, x.astype(jnp.float64))",
+        "return x.astype(jnp.float64)",
+        _select("test_accuracy", "hard", "jax:cpu", "float32"),
+    ),
+    Mutant(
+        "XLA flushes what goes out",
+        _JAX,
+        "return jnp.where(small, encoded, y.astype(name))",
+        "return y.astype(name)",
+        _select("test_accuracy", "hard", "jax:cpu", "float32"),
+    ),
+    Mutant(
+        "float32 steps are not rounded on JAX",
+        _JAX,
+        "return jnp.where(jnp.abs(y) < _SMALLEST_NORMAL, subnormal, lax.reduce_precision(y, 8, 23))",
+        "return y",
+        _select("test_accuracy", "same_bits", "jax:cpu", "float16"),
+    ),
+    Mutant(
+        "parts of a row count for the whole on JAX",
+        _JAX,
+        "n * lax.axis_size(self.axis_name)",
+        "n",
+        _select("test_flax", "mapped_axis"),
+    ),
+    Mutant(
+        "JAX keeps the float64 rows",
+        "adapters/jax/_functional.py",
+        "return jax.checkpoint(formula)(x, scale, bias)",
+        "return formula(x, scale, bias)",
+        _select("test_flax", "keeps_only"),
+    ),
+    Mutant(
+        "torch's second derivative takes the operator for a constant",
+        "adapters/torch/_library.py",
+        "run = core_vjp if torch.is_grad_enabled() else run_vjp",
+        "run = run_vjp",
+        _select("test_derivatives", "gradcheck"),
+    ),
+    Mutant(
+        "torch transforms meet the operator",
+        "adapters/torch/_functional.py",
+        "torch._C._are_functorch_transforms_active()",
+        "False",
+        _select("test_derivatives", "torch_higher"),
+    ),
+    Mutant(
+        "reset_parameters forgets the bias",
+        "adapters/torch/_module.py",
+        "if bias is not None:\n            nn.init.zeros_(bias)",
+        "if bias is None:\n            return",
+        _select("test_torch", "meta_device"),
+    ),
+    Mutant(
+        "Flax rounds to the narrow dtype too early",
+        "adapters/flax/_call.py",
+        "x = x.astype(jnp.promote_types(x.dtype, dtype))",
+        "x = x.astype(dtype)",
+        _select("test_flax", "result_dtype"),
+    ),
+]
+
+
+@contextmanager
+def _copy() -> Iterator[Path]:
+    """The package as it is installed, and the tests, in a folder of their own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(_ROOT / "normkit", folder / "normkit", ignore=ignore)
+        for adapter in _ADAPTERS:
+            target = folder / "normkit" / adapter
+            shutil.copytree(_ROOT / "adapters" / adapter, target, ignore=ignore)
+        for other in ("tests", "docs"):
+            shutil.copytree(_ROOT / other, folder / other, ignore=ignore)
+        for other in ("README.md", "pyproject.toml"):
+            shutil.copy(_ROOT / other, folder)
+        yield folder
+
+
+def _fails(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
+    """Whether ``tests`` fail with ``mutant`` planted."""
+    with _copy() as folder:
+        if mutant is not None:
+            path = folder / mutant.path.replace("adapters/", "normkit/")
+            text = path.read_text(encoding="utf-8")
+            if mutant.before not in text:
+                raise ValueError(f"{mutant.name}: {mutant.path} no longer holds {mutant.before!r}")
+            path.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        run = subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=folder, env=environment
+        )
+        if run.returncode not in (0, 1):
+            raise RuntimeError(f"pytest could not run {tests}:\n{run.stdout}{run.stderr}")
+        return run.returncode == 1
+
+
+def main() -> int:
+    """Try every mutant, or those whose names contain an argument; 1 if one survives."""
+    chosen = [m for m in MUTANTS if not sys.argv[1:] or any(a in m.name for a in sys.argv[1:])]
+    survivors = 0
+    for mutant in chosen:
+        killed = _fails(mutant, mutant.tests)
+        survivors += not killed
+        print("killed  " if killed else "SURVIVED", mutant.name, flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants killed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
