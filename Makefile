@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test mutants lint docs wheel constraints clean
+.PHONY: help demo test mutants contract lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -12,10 +12,13 @@ demo: .venv/installed  ## Compare every framework here with the exact result
 	$(BIN)/normkit check
 
 test: .venv/installed-dev  ## Run all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 mutants: .venv/installed-dev  ## Plant faults and show that the tests find them
 	$(BIN)/python tests/mutants.py
+
+contract: .venv/installed-dev  ## Measure the accuracy contract and write it down
+	$(BIN)/python tests/contract.py
 
 lint: .venv/installed-dev  ## Check style and types
 	$(BIN)/ruff format --check .

@@ -56,6 +56,10 @@ class Arithmetic:
         """Sum over ``axes``, which stay with size 1."""
         return self.xp.sum(x, axis=axes, keepdims=True)
 
+    def max(self, x: Array, axes: Axes) -> Array:
+        """Maximum over ``axes``, which stay with size 1."""
+        return self.xp.max(x, axis=axes, keepdims=True)
+
     def count(self, x: Array, axes: Axes) -> Any:
         """Number of elements that `sum` adds up."""
         n = 1

@@ -31,7 +31,7 @@ def _row_scale(ar: Arithmetic, x: Array, eps: float, axes: Axes) -> Array:
     for eps s^2 would overflow. Being constant to every derivative, s leaves them alone.
     """
     xp = ar.xp
-    largest = xp.max(xp.abs(ar.constant(x)), axis=axes, keepdims=True)
+    largest = ar.max(xp.abs(ar.constant(x)), axes)
     huge = largest >= 2.0**400
     tiny = (largest < 2.0**-400) & (eps < 2.0**-800)
     one = xp.ones_like(largest)

@@ -165,6 +165,21 @@ def test_rows_split_over_a_mapped_axis(name: str) -> None:
     assert_same_bits(np.asarray(y.reshape(3, 5, 8)), np.asarray(whole))
 
 
+@pytest.mark.parametrize("function", [normkit.jax.rms_norm, normkit.jax.layer_norm])
+def test_split_float64_rows_share_their_scale(function: Any) -> None:
+    """One part of the row is huge, the others are not: all must be scaled alike."""
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.float64([1e200, 2e200, 3e150, -1e-200]))
+        whole = function(x, eps=0.0)
+        split = jax.vmap(lambda x: function(x, eps=0.0, axis_name="parts"), axis_name="parts")
+        parts = split(x[:, None])[:, 0]
+        slope = 1e200 * jax.grad(lambda x: split(x[:, None]).sum())(x)
+        expected = 1e200 * jax.grad(lambda x: function(x, eps=0.0).sum())(x)
+    # float64 sums of four terms in another order
+    np.testing.assert_allclose(parts, whole, rtol=2.0**-50, atol=2.0**-50)
+    np.testing.assert_allclose(slope, expected, rtol=2.0**-48, atol=2.0**-48)
+
+
 def test_global_x64_flag_is_neither_read_nor_changed() -> None:
     assert not jax.config.jax_enable_x64
     normkit.jax.rms_norm(jnp.ones(4))

@@ -6,17 +6,18 @@ subnormals are decoded to float64 and encoded from it by integer arithmetic; flo
 done in float64 and rounded explicitly, which is the same number (a product of two float32
 values is exact in float64, and a sum keeps more than twice the digits).
 
-The roundings are custom_jvp functions with the derivative of a plain cast, so that every formula
-built from them can be differentiated in both modes.
+The two casts are primitives, linear to JAX like its own cast, and each other's transpose: so a
+gradient leaves float64 by the same exact cast as a result does.
 """
 
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from normkit._arithmetic import Arithmetic
 from normkit._checks import HALF_DTYPES, Axes, dtype_name
@@ -43,18 +44,15 @@ class JaxArithmetic(Arithmetic):
 
     def widen(self, x: Any) -> Any:
         """``x`` in float64, exactly, subnormals included."""
-        return _widen(x)
+        return _cast(x, "float64")
 
     def to_float32(self, x: Any) -> Any:
         """``x`` rounded once to a float32 number, held in float64."""
-        return _round_to_float32(_widen(x))
+        return _round_to_float32(_cast(x, "float64"))
 
     def narrow(self, y: Any, dtype: Any) -> Any:
         """``y`` rounded to ``dtype`` by way of float32 for the half dtypes, subnormals included."""
-        name = dtype_name(dtype)
-        if name == "float64":
-            return y
-        return _narrow(_round_to_float32(y) if name in HALF_DTYPES else y, name)
+        return _cast(y, dtype_name(dtype))
 
     def constant(self, x: Any) -> Any:
         """``x`` cut off from derivatives, whose rules would run outside of the scope."""
@@ -65,6 +63,11 @@ class JaxArithmetic(Arithmetic):
         total = super().sum(x, axes)
         return total if self.axis_name is None else lax.psum(total, self.axis_name)
 
+    def max(self, x: Any, axes: Axes) -> Any:
+        """Maximum over ``axes``, and over the mapped axis if there is one."""
+        largest = super().max(x, axes)
+        return largest if self.axis_name is None else lax.pmax(largest, self.axis_name)
+
     def count(self, x: Any, axes: Axes) -> Any:
         """Number of elements that `sum` adds up."""
         n = super().count(x, axes)
@@ -74,8 +77,16 @@ class JaxArithmetic(Arithmetic):
 ARITHMETIC = JaxArithmetic()
 
 
-@jax.custom_jvp
-def _widen(x: Any) -> Any:
+class SmoothArithmetic(JaxArithmetic):
+    """Without the roundings on the way: what derivatives are taken of."""
+
+    def to_float32(self, x: Any) -> Any:
+        """``x`` in float64, not rounded."""
+        return _cast(x, "float64")
+
+
+def _decode(x: Any) -> Any:
+    """``x`` in float64, exactly."""
     name = dtype_name(x.dtype)
     if name not in _FLUSHED:
         return x.astype(jnp.float64)
@@ -89,11 +100,37 @@ def _widen(x: Any) -> Any:
     return jnp.where(subnormal, decoded, x.astype(jnp.float64))
 
 
-@_widen.defjvp
+def _encode(y: Any, name: str) -> Any:
+    """Float64 ``y`` rounded to the dtype called ``name``, to a half dtype by way of float32."""
+    if name in HALF_DTYPES:
+        y = _round_to_float32(y)
+    if name not in _FLUSHED:
+        return y.astype(name)
+    bits, exponent, _ = _FLUSHED[name]
+    unsigned = jnp.dtype(f"uint{bits}")
+    small = jnp.abs(y) < _SMALLEST_NORMAL
+    magnitude = jnp.round(jnp.where(small, jnp.abs(y), 0.0) * 2.0**-exponent).astype(unsigned)
+    sign = jnp.where(jnp.signbit(y), unsigned.type(1 << (bits - 1)), unsigned.type(0))
+    encoded = lax.bitcast_convert_type(magnitude | sign, jnp.dtype(name))
+    return jnp.where(small, encoded, y.astype(name))
+
+
 @_FLOAT64
-def _widen_jvp(primals: Any, tangents: Any) -> Any:
-    (x,), (t,) = primals, tangents
-    return _widen(x), t.astype(jnp.float64)
+def _cast_as_operations(x: Any, *, name: str) -> Any:
+    return _decode(x) if name == "float64" else _encode(x, name)
+
+
+def _cast(x: Any, name: str) -> Any:
+    """``x`` in the dtype called ``name``; one of the two is float64."""
+    return x if dtype_name(x.dtype) == name else _CAST.bind(x, name=name)
+
+
+_CAST = Primitive("normkit_cast")
+_CAST.def_impl(jax.jit(_cast_as_operations, static_argnames="name"))
+_CAST.def_abstract_eval(_FLOAT64(lambda x, *, name: x.update(dtype=jnp.dtype(name))))
+mlir.register_lowering(_CAST, mlir.lower_fun(_cast_as_operations, multiple_results=False))
+batching.defvectorized(_CAST)
+ad.deflinear2(_CAST, lambda t, x, *, name: [_cast(t, dtype_name(x.aval.dtype))])
 
 
 @jax.custom_jvp
@@ -107,24 +144,4 @@ def _round_to_float32(y: Any) -> Any:
 @_FLOAT64
 def _round_to_float32_jvp(primals: Any, tangents: Any) -> Any:
     (y,), (t,) = primals, tangents
-    return _round_to_float32(y), t
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _narrow(y: Any, name: str) -> Any:
-    if name not in _FLUSHED:
-        return y.astype(name)
-    bits, exponent, _ = _FLUSHED[name]
-    unsigned = jnp.dtype(f"uint{bits}")
-    small = jnp.abs(y) < _SMALLEST_NORMAL
-    magnitude = jnp.round(jnp.where(small, jnp.abs(y), 0.0) * 2.0**-exponent).astype(unsigned)
-    sign = jnp.where(jnp.signbit(y), unsigned.type(1 << (bits - 1)), unsigned.type(0))
-    encoded = lax.bitcast_convert_type(magnitude | sign, jnp.dtype(name))
-    return jnp.where(small, encoded, y.astype(name))
-
-
-@_narrow.defjvp
-@_FLOAT64
-def _narrow_jvp(name: str, primals: Any, tangents: Any) -> Any:
-    (y,), (t,) = primals, tangents
-    return _narrow(y, name), t.astype(name)
+    return _round_to_float32(y), t  # the derivative of the number that is rounded

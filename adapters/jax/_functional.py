@@ -13,7 +13,7 @@ from normkit._norm import Call, Norm, apply, apply_vjp, check_call
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
-from ._arithmetic import JaxArithmetic
+from ._arithmetic import JaxArithmetic, SmoothArithmetic
 
 HOST = _checks.Host("jax", jax.Array)
 
@@ -22,14 +22,19 @@ HOST = _checks.Host("jax", jax.Array)
 def _core_forward(
     norm: Norm, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
 ) -> Any:
-    ar = JaxArithmetic(axis_name)
-
-    def formula(x: Any, scale: Any, bias: Any) -> Any:
+    def run(ar: JaxArithmetic, x: Any, scale: Any, bias: Any) -> Any:
         with ar.scope():
             return apply(ar, norm, x, scale, bias, call)
 
+    rounded = jax.custom_jvp(partial(run, JaxArithmetic(axis_name)))
+    smooth = partial(run, SmoothArithmetic(axis_name))
+
+    @rounded.defjvp
+    def _derivative(primals: Any, tangents: Any) -> Any:
+        return rounded(*primals), jax.jvp(smooth, primals, tangents)[1]
+
     # Without checkpoint, JAX would keep the float64 rows for the backward pass.
-    return jax.checkpoint(formula)(x, scale, bias)
+    return jax.checkpoint(rounded)(x, scale, bias)
 
 
 @partial(jax.jit, static_argnames=("norm", "call", "axis_name"))

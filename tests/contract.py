@@ -1,0 +1,91 @@
+"""Measures the accuracy contract and writes it down: `make contract`.
+
+For each op, direction, dtype and backend: the worst error beyond the stated floor, the share of
+elements that are not correctly rounded, and the elements whose bits differ from NumPy's, over the
+hard inputs and the recorded activations. data/contract.json is under version control; a test
+measures again and fails where a number has grown. All of it is observed; docs/numerics.md says
+what is proved.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import normkit.numpy
+import numpy as np
+from backends import DTYPES, FORWARD, Subject, subjects
+from oracles import EXACT_VJP, gradient_floors, hard_cases, real_cases
+
+from normkit.testing import Exact, bits_differ, worst_ulp
+
+PATH = Path(__file__).parent / "data" / "contract.json"
+
+BACKENDS = ("numpy:cpu", "torch:cpu", "torch:compile", "jax:cpu", "jax:jit-cpu", "flax:nnx-cpu")
+PARTS = ("forward", "dx", "dscale", "dbias")
+
+
+def measure(subject: Subject, op: str, dtype: str) -> dict[str, dict[str, float]]:
+    """Part: worst ULP beyond the floor, misrounded and differing elements, and their number."""
+    found = {part: {"worst": 0.0, "misrounded": 0, "differing": 0, "of": 0} for part in PARTS}
+    for part, actual, exact, floor, reference in _results(subject, op, dtype):
+        row = found[part]
+        row["worst"] = max(row["worst"], worst_ulp(actual, exact, floor))
+        rounded = exact.rounded(dtype)
+        wrong = (actual != rounded) & ~(np.isnan(actual) & np.isnan(rounded))
+        row["misrounded"] += int(np.count_nonzero(wrong))
+        row["differing"] += bits_differ(actual, reference)
+        row["of"] += actual.size
+    return found
+
+
+_Result = tuple[str, Any, Exact, Any, Any]
+
+
+def _results(subject: Subject, op: str, dtype: str) -> Iterator[_Result]:
+    cases = [*hard_cases(op, dtype), *(c for c in real_cases(dtype) if c[0].op == op)]
+    for case, exact, floor in cases:
+        arguments = (case.x, case.scale, case.bias)
+        actual = subject.run(op, *arguments, eps=case.eps)
+        reference = getattr(normkit.numpy, op)(*arguments, eps=case.eps)
+        yield "forward", actual, exact, floor, reference
+        if np.isfinite(case.x).all():
+            yield from _gradient_results(subject, op, dtype, case)
+
+
+def _gradient_results(subject: Subject, op: str, dtype: str, case: Any) -> Iterator[_Result]:
+    arguments = (case.x[:8], case.scale, case.bias)
+    case = case._replace(x=arguments[0])
+    dy = np.random.default_rng(1).standard_normal(case.x.shape).astype(case.x.dtype)
+    actual = subject.gradients(op, dy, *arguments, eps=case.eps)
+    reference = getattr(normkit.numpy, f"{op}_vjp")(dy, *arguments, eps=case.eps)
+    exact = EXACT_VJP[op](dy, *arguments, eps=case.eps)
+    floors = gradient_floors(case, dy)
+    for i, part in enumerate(PARTS[1:]):
+        wanted = exact[i]
+        if wanted is not None:
+            yield part, actual[i], wanted, floors[i], reference[i]
+
+
+def rows() -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
+    """(key, measurements) for every backend that is here."""
+    here = {subject.label: subject for subject in subjects()[0]}
+    for label in BACKENDS:
+        for op in FORWARD:
+            for dtype in DTYPES:
+                if label in here:
+                    yield f"{label} {op} {dtype}", measure(here[label], op, dtype)
+
+
+def main() -> int:
+    """Measure everything and write the file and its table."""
+    found = dict(rows())
+    PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for key, parts in found.items():
+        print(key, {part: f"{row['worst']:.5f}" for part, row in parts.items()}, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
