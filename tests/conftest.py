@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from backends import DTYPES, FORWARD, subjects
+from backends import DTYPES, FORWARD, HALF, subjects
 
 _HERE, _MISSING = subjects()
 _BY_LABEL = {subject.label: subject for subject in _HERE}
@@ -13,6 +13,7 @@ _CHOICES = {
     "op": FORWARD,
     "dtype": DTYPES,
     "scale_dtype": DTYPES,
+    "half_dtype": HALF,
     "bits_dtype": tuple(d for d in DTYPES if d != "float64"),  # where equal bits are promised
 }
 

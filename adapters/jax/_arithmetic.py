@@ -61,6 +61,9 @@ class JaxArithmetic(Arithmetic):
     def sum(self, x: Any, axes: Axes) -> Any:
         """Sum over ``axes``, and over the mapped axis if there is one."""
         total = super().sum(x, axes)
+        if super().count(x, axes) == 1:
+            # XLA drops a sum of one element, and with it that -0 + 0 = 0, as elsewhere
+            total = total + lax.optimization_barrier(jnp.zeros_like(total))
         return total if self.axis_name is None else lax.psum(total, self.axis_name)
 
     def max(self, x: Any, axes: Axes) -> Any:

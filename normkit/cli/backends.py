@@ -106,7 +106,7 @@ def _jax() -> _Found:
 
 
 def _flax() -> _Found:
-    yield from _on_jax_devices("flax", nnx_functions)
+    yield from _on_jax_devices("flax", _nnx_functions)
 
 
 def _on_jax_devices(framework: str, functions: Callable[[], Any]) -> _Found:
@@ -131,7 +131,7 @@ def _on_jax_devices(framework: str, functions: Callable[[], Any]) -> _Found:
         yield platform, Backend(framework, platform, loaded, put, np.asarray)
 
 
-def nnx_functions() -> Any:
+def _nnx_functions() -> Any:
     """normkit.flax's NNX modules as functions, with scale and bias put into their parameters."""
     layers = importlib.import_module("normkit.flax")
     from flax import nnx

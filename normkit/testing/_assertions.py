@@ -128,6 +128,7 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
     count = bits_differ(actual, expected)
     if count:
         differ = (actual != expected) | (np.signbit(actual) != np.signbit(expected))
+        differ &= ~(np.isnan(actual) & np.isnan(expected))
         first = tuple(int(i) for i in np.argwhere(differ)[0])
         raise AssertionError(
             f"{count} of {actual.size} elements of {actual.dtype} differ; the first, at {first}: "

@@ -124,7 +124,9 @@ def _as_rows(x: Array, axis: Axis) -> _Rows:
     format_of(x.dtype)
     given = axis if isinstance(axis, Sequence) else (axis,)
     axes = tuple(sorted(a % x.ndim for a in given))
-    moved = np.moveaxis(x.astype(np.float64), axes, tuple(range(-len(axes), 0)))
+    with np.errstate(invalid="ignore"):  # which ml_dtypes says of a signalling NaN
+        wide = x.astype(np.float64)
+    moved = np.moveaxis(wide, axes, tuple(range(-len(axes), 0)))
     width = math.prod(x.shape[a] for a in axes)
     return _Rows(moved.reshape(-1, width), moved.shape, axes)
 
