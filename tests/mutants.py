@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(
         "JAX keeps the float64 rows",
         "adapters/jax/_functional.py",
-        "return jax.checkpoint(formula)(x, scale, bias)",
-        "return formula(x, scale, bias)",
+        "return jax.checkpoint(rounded)(x, scale, bias)",
+        "return rounded(x, scale, bias)",
         _select("test_flax", "keeps_only"),
     ),
     Mutant(
