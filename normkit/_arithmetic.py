@@ -3,7 +3,8 @@
 The standard has no bfloat16, no bit-casts and no rule against a compiler that flushes small
 numbers or contracts a product and a sum into one operation. `Arithmetic` names the few
 operations in which that matters. The class here serves every framework that keeps IEEE 754
-(NumPy, PyTorch, CuPy, Dask); the adapter of a framework that does not brings a subclass.
+(NumPy, PyTorch, CuPy, Dask); the adapter of a framework that does not brings a subclass. For a
+device without float64, each has a `PairArithmetic`.
 """
 
 import functools
@@ -13,7 +14,6 @@ from typing import Any, TypeAlias
 
 import array_api_compat
 
-from normkit import _checks
 from normkit._checks import HALF_DTYPES, Axes, dtype_name
 
 Array: TypeAlias = Any
@@ -24,6 +24,20 @@ class Arithmetic:
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
+
+    def has_float64(self, x: Array) -> bool:
+        """Whether the device of ``x`` computes in float64."""
+        return _has_float64(self.xp, array_api_compat.device(x))
+
+    def pairs(self, x: Array) -> "Arithmetic":
+        """The arithmetic of pairs: of float64 for float64 ``x``, else of float32."""
+        from normkit._pairs import PairArithmetic  # which is an Arithmetic itself
+
+        return PairArithmetic(self, "float64" if dtype_name(x.dtype) == "float64" else "float32")
+
+    def on_device_of(self, x: Array) -> "Arithmetic":
+        """This arithmetic, or pairs where the device of ``x`` has no float64."""
+        return self if self.has_float64(x) else self.pairs(x)
 
     def scope(self) -> AbstractContextManager[Any]:
         """Entered around a whole computation; a place to make float64 available."""
@@ -53,6 +67,10 @@ class Arithmetic:
         return x
 
     def sum(self, x: Array, axes: Axes) -> Array:
+        """Sum over the axes of a row, which stay with size 1; all of it, where a row is split."""
+        return self.total(x, axes)
+
+    def total(self, x: Array, axes: Axes) -> Array:
         """Sum over ``axes``, which stay with size 1."""
         return self.xp.sum(x, axis=axes, keepdims=True)
 
@@ -66,6 +84,38 @@ class Arithmetic:
         for a in axes:
             n = n * x.shape[a]
         return n
+
+    def inverse_root(self, v: Array) -> Array:
+        """1 / sqrt(v), and 0 where v is 0."""
+        xp = self.xp
+        vanishes = v == 0
+        r = 1.0 / xp.sqrt(xp.where(vanishes, xp.ones_like(v), v))
+        return xp.where(vanishes, xp.zeros_like(v), r)
+
+    def row_root(self, x: Array, eps: float, axes: Axes) -> Any:
+        """q, a power of two for each row of ``x``, by whose square a row is scaled.
+
+        1 where squares of x cannot leave float64's range. For float64 itself q is 2^-300, 1 or
+        2^300, which keeps max|x| q^2 in 2^-474 .. 2^424 unless eps outweighs it. n squares then
+        stay below 2^1023 for n up to 2^170, the largest is a normal number, and one that vanishes
+        is less than 2^-74 of it. A tiny row is left alone where eps is at least 2^-800, for
+        eps q^4 would overflow. Being constant to every derivative, q leaves them alone.
+        """
+        if dtype_name(x.dtype) != "float64":
+            return 1.0
+        largest = self.max(self.xp.abs(self.constant(x)), axes)
+        huge = largest >= 2.0**400
+        tiny = (largest < 2.0**-400) & (eps < 2.0**-800)
+        one = self.xp.ones_like(largest)
+        return self.xp.where(huge, one * 2.0**-300, self.xp.where(tiny, one * 2.0**300, one))
+
+    def times_power(self, x: Array, q: Any) -> Array:
+        """``x``, wide or not, times the power of two ``q``."""
+        return x * q
+
+    def scaled_eps(self, eps: float, q: Any) -> Any:
+        """eps q^4."""
+        return eps * q * q * q * q
 
 
 def arithmetic_of(x: Array) -> Arithmetic:
@@ -82,6 +132,9 @@ def _arithmetic(xp: Any) -> Arithmetic:
     for announced in entry_points(group="normkit.arithmetic", name=xp.__name__):
         found: Arithmetic = announced.load()
         return found
-    if not hasattr(xp, "float64"):
-        raise _checks.no_float64(xp.__name__)
     return Arithmetic(xp)
+
+
+@functools.cache
+def _has_float64(xp: Any, device: Any) -> bool:
+    return "float64" in xp.__array_namespace_info__().dtypes(device=device, kind="real floating")

@@ -230,14 +230,6 @@ def no_kernel(name: str | None, reasons: dict[str, str]) -> ValueError:
     return ValueError(f"a kernel must support these arrays; none does here ({why}); name another")
 
 
-def no_float64(name: str) -> TypeError:
-    """The error for a namespace in which float64 cannot be had."""
-    return TypeError(
-        f"statistics need float64, which {name} does not offer here; "
-        f"use the adapter (normkit.jax for JAX) or enable float64"
-    )
-
-
 def require(module: str, extra: str) -> None:
     """ImportError with the extra to install, where ``module`` is not installed."""
     if importlib.util.find_spec(module) is None:

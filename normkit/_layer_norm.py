@@ -11,6 +11,7 @@ from normkit._statistics import (
     inverse_root_mean_square,
     parameter_gradient,
     scaled,
+    unscaled,
     wide_rows,
 )
 
@@ -35,14 +36,15 @@ def layer_norm_pullback(
     axes: Axes,
 ) -> tuple[Array, Array | None, Array | None]:
     """g = dy scale;  dx = r (g - mean(g) - h mean(g h));  dscale = sum(dy h), dbias = sum(dy)."""
-    wide, wide_eps, s = wide_rows(ar, x, eps, axes)
+    wide, wide_eps, q = wide_rows(ar, x, eps, axes)
     d = centre(ar, wide, axes)
     r = inverse_root_mean_square(ar, d, wide_eps, axes)
     h = d * r
-    dy = ar.widen(dy)
-    g = dy if scale is None else dy * ar.widen(scale)
+    rows, _, dy_q = wide_rows(ar, dy, 0.0, axes)
+    g = rows if scale is None else rows * ar.widen(scale)
     c = ar.sum(g * h, axes) / ar.count(x, axes)
-    dx = (centre(ar, g, axes) - h * c) * r * s
+    dx = unscaled(ar, (centre(ar, g, axes) - h * c) * r, q, dy_q)
+    dy = ar.widen(dy)
     return (
         ar.narrow(dx, x.dtype),
         parameter_gradient(ar, dy * h, scale),
@@ -61,6 +63,7 @@ def layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> Array:
     """Subtract each row's mean, divide by its standard deviation, then scale and add ``bias``.
 
@@ -76,6 +79,8 @@ def layer_norm(
         eps: Added to the variance, so in units of x squared. Finite, at least 0; None is 1e-5.
         axis: One axis or several, in any order, counted from the end where negative.
         convention: Which implementation's roundings to follow; "standard" rounds once.
+        kernel: Name of the kernel that shall run, such as "pairs"; ValueError where it cannot. None
+            takes the first that can (docs/kernels.md).
 
     Returns:
         Array with the shape, dtype and device of ``x``. The mean is subtracted in float64,
@@ -93,7 +98,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv:1607.06450.
     """
-    return call_norm(LAYER_NORM, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return call_norm(LAYER_NORM, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def layer_norm_vjp(
@@ -105,6 +110,7 @@ def layer_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `layer_norm`: what ``dy``, the gradient of a loss in y, becomes in its inputs.
 
@@ -113,7 +119,7 @@ def layer_norm_vjp(
 
     Args:
         dy: Array of the shape of ``x``; any real floating dtype.
-        x, scale, bias, eps, axis, convention: As in `layer_norm`. Only the shape and dtype of
+        x, scale, bias, eps, axis, convention, kernel: As in `layer_norm`. Only the shape and dtype of
             ``bias`` matter.
 
     Returns:
@@ -133,4 +139,6 @@ def layer_norm_vjp(
 
     Source: docs/mathematics.md derives it.
     """
-    return call_norm_vjp(LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return call_norm_vjp(
+        LAYER_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+    )

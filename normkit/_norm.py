@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from normkit import _checks
 from normkit._arithmetic import Arithmetic, Array, arithmetic_of
 from normkit._checks import Axes, Host
+from normkit._kernel import Kernel, choose
 
 
 class Norm(NamedTuple):
@@ -89,21 +90,60 @@ def apply_vjp(
     return dx, dscale, dbias
 
 
+def formulas(arithmetic: Callable[[Array], Arithmetic]) -> tuple[Kernel, Kernel]:
+    """The rows that every table ends with: the formulas in float64, and the formulas in pairs.
+
+    ``arithmetic(x)`` is the framework's own.
+    """
+
+    def row(name: str, of: Callable[[Array], Arithmetic], unsupported: Any) -> Kernel:
+        def forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Array:
+            ar = of(x)
+            with ar.scope():
+                return apply(ar, norm, x, scale, bias, call)
+
+        def vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, call: Call) -> Any:
+            ar = of(x)
+            with ar.scope():
+                return apply_vjp(ar, norm, dy, x, scale, bias, call)
+
+        return Kernel(name, "any", forward, vjp, unsupported)
+
+    def no_float64(x: Array) -> str | None:
+        return None if arithmetic(x).has_float64(x) else "the device has no float64"
+
+    return (
+        row("array_api", arithmetic, no_float64),
+        row("pairs", lambda x: arithmetic(x).pairs(x), lambda x: None),
+    )
+
+
+KERNELS = formulas(arithmetic_of)
+
+
 def call_norm(
-    norm: Norm, x: Array, scale: Array | None, bias: Array | None, **options: Any
+    norm: Norm,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    kernel: str | None,
+    **options: Any,
 ) -> Array:
     """The public forward of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, **options)
-    ar = arithmetic_of(x)
-    with ar.scope():
-        return apply(ar, norm, x, scale, bias, call)
+    return choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call)
 
 
 def call_norm_vjp(
-    norm: Norm, dy: Array, x: Array, scale: Array | None, bias: Array | None, **options: Any
+    norm: Norm,
+    dy: Array,
+    x: Array,
+    scale: Array | None,
+    bias: Array | None,
+    kernel: str | None,
+    **options: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """The public vjp of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, dy=dy, **options)
-    ar = arithmetic_of(x)
-    with ar.scope():
-        return apply_vjp(ar, norm, dy, x, scale, bias, call)
+    dx, dscale, dbias = choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call)
+    return dx, dscale, dbias

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from normkit import _checks
 from normkit._arithmetic import Arithmetic, Array, arithmetic_of
+from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Norm, apply, check_call
+from normkit._norm import KERNELS, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
 
 def residual_sum(ar: Arithmetic, x: Array, residual: Array) -> Array:
-    """x + residual, rounded once to their dtype: float64 holds the sum with bits to spare."""
+    """x + residual, rounded once to their dtype: the wide type holds the sum with bits to spare."""
     return ar.narrow(ar.widen(x) + ar.widen(residual), x.dtype)
 
 
@@ -23,15 +24,16 @@ def _add_norm(
     eps: float | None,
     axis: int | Sequence[int],
     convention: str,
+    kernel: str | None,
 ) -> tuple[Array, Array]:
     call = check_call(
         norm, x, scale, bias, eps=eps, axis=axis, convention=convention, residual=residual
     )
     _checks.same_dtype("residual", residual, x)
-    ar = arithmetic_of(x)
+    ar = arithmetic_of(x).on_device_of(x)
     with ar.scope():
         total = residual_sum(ar, x, residual)
-        return apply(ar, norm, total, scale, bias, call), total
+    return choose(KERNELS, x, kernel).forward(norm, total, scale, bias, call), total
 
 
 def add_rms_norm(
@@ -43,6 +45,7 @@ def add_rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """`rms_norm` of ``x + residual``, and that sum, which is the next block's residual.
 
@@ -51,7 +54,7 @@ def add_rms_norm(
     Args:
         x: As in `rms_norm`.
         residual: Array of the shape and dtype of ``x``.
-        scale, bias, eps, axis, convention: As in `rms_norm`.
+        scale, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
         ``(y, s)``, both with the shape, dtype and device of ``x``. y is the norm of the s that
@@ -68,7 +71,7 @@ def add_rms_norm(
 
     Source: the pre-norm residual block of Xiong et al. 2020, arXiv:2002.04745.
     """
-    return _add_norm(RMS_NORM, x, residual, scale, bias, eps, axis, convention)
+    return _add_norm(RMS_NORM, x, residual, scale, bias, eps, axis, convention, kernel)
 
 
 def add_layer_norm(
@@ -80,6 +83,7 @@ def add_layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """`layer_norm` of ``x + residual``, and that sum, which is the next block's residual.
 
@@ -88,7 +92,7 @@ def add_layer_norm(
     Args:
         x: As in `layer_norm`.
         residual: Array of the shape and dtype of ``x``.
-        scale, bias, eps, axis, convention: As in `layer_norm`.
+        scale, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
         ``(y, s)``, both with the shape, dtype and device of ``x``. y is the norm of the s that
@@ -105,4 +109,4 @@ def add_layer_norm(
 
     Source: the pre-norm residual block of Xiong et al. 2020, arXiv:2002.04745.
     """
-    return _add_norm(LAYER_NORM, x, residual, scale, bias, eps, axis, convention)
+    return _add_norm(LAYER_NORM, x, residual, scale, bias, eps, axis, convention, kernel)

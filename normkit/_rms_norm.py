@@ -10,6 +10,7 @@ from normkit._statistics import (
     inverse_root_mean_square,
     parameter_gradient,
     scaled,
+    unscaled,
     wide_rows,
 )
 
@@ -33,13 +34,14 @@ def rms_norm_pullback(
     axes: Axes,
 ) -> tuple[Array, Array | None, Array | None]:
     """g = dy scale;  dx = r (g - h mean(g h));  dscale = sum(dy h), dbias = sum(dy) over rows."""
-    wide, wide_eps, s = wide_rows(ar, x, eps, axes)
+    wide, wide_eps, q = wide_rows(ar, x, eps, axes)
     r = inverse_root_mean_square(ar, wide, wide_eps, axes)
     h = wide * r
-    dy = ar.widen(dy)
-    g = dy if scale is None else dy * ar.widen(scale)
+    rows, _, dy_q = wide_rows(ar, dy, 0.0, axes)
+    g = rows if scale is None else rows * ar.widen(scale)
     c = ar.sum(g * h, axes) / ar.count(x, axes)
-    dx = (g - h * c) * r * s
+    dx = unscaled(ar, (g - h * c) * r, q, dy_q)
+    dy = ar.widen(dy)
     return (
         ar.narrow(dx, x.dtype),
         parameter_gradient(ar, dy * h, scale),
@@ -58,6 +60,7 @@ def rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> Array:
     """Divide each row by its root mean square, then multiply by ``scale`` and add ``bias``.
 
@@ -72,6 +75,8 @@ def rms_norm(
         eps: Added to the mean square, so in units of x squared. Finite, at least 0; None is 1e-6.
         axis: One axis or several, in any order, counted from the end where negative.
         convention: Which implementation's roundings to follow; "standard" rounds once.
+        kernel: Name of the kernel that shall run, such as "pairs"; ValueError where it cannot. None
+            takes the first that can (docs/kernels.md).
 
     Returns:
         Array with the shape, dtype and device of ``x``. Statistics are computed in float64. A
@@ -88,7 +93,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, arXiv:1910.07467.
     """
-    return call_norm(RMS_NORM, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return call_norm(RMS_NORM, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def rms_norm_vjp(
@@ -100,6 +105,7 @@ def rms_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `rms_norm`: what ``dy``, the gradient of a loss in y, becomes in its inputs.
 
@@ -108,7 +114,7 @@ def rms_norm_vjp(
 
     Args:
         dy: Array of the shape of ``x``; any real floating dtype.
-        x, scale, bias, eps, axis, convention: As in `rms_norm`. Only the shape and dtype of
+        x, scale, bias, eps, axis, convention, kernel: As in `rms_norm`. Only the shape and dtype of
             ``bias`` matter.
 
     Returns:
@@ -128,4 +134,6 @@ def rms_norm_vjp(
 
     Source: docs/mathematics.md derives it.
     """
-    return call_norm_vjp(RMS_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return call_norm_vjp(
+        RMS_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+    )

@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant(
         "torch's second derivative takes the operator for a constant",
         "adapters/torch/_library.py",
-        "run = core_vjp if torch.is_grad_enabled() else run_vjp",
+        "run = formula_vjp if torch.is_grad_enabled() else run_vjp",
         "run = run_vjp",
         _select("test_derivatives", "gradcheck"),
     ),

@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from normkit._arithmetic import Arithmetic
 from normkit._checks import HALF_DTYPES, Axes, dtype_name
+from normkit._pairs import Pair, PairArithmetic
 
 _SMALLEST_NORMAL = 2.0**-126  # of float32 and of bfloat16, which has the same exponents
 
@@ -37,6 +38,16 @@ class JaxArithmetic(Arithmetic):
     def __init__(self, axis_name: Any = None) -> None:
         super().__init__(jnp)
         self.axis_name = axis_name
+
+    def has_float64(self, x: Any) -> bool:
+        """Not on TPU: XLA makes it of two float32 numbers there, which have float32's range."""
+        concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        platforms = {d.platform for d in x.devices()} if concrete else {jax.default_backend()}
+        return "tpu" not in platforms
+
+    def pairs(self, x: Any) -> "JaxPairArithmetic":
+        """Pairs whose bits XLA cannot change; for one trace of one computation."""
+        return JaxPairArithmetic(self, x)
 
     def scope(self) -> AbstractContextManager[Any]:
         """float64 for the computation inside, whatever the user's flag says."""
@@ -86,6 +97,122 @@ class SmoothArithmetic(JaxArithmetic):
     def to_float32(self, x: Any) -> Any:
         """``x`` in float64, not rounded."""
         return _cast(x, "float64")
+
+
+class SingleArithmetic(JaxArithmetic):
+    """Plain float32 in scaled rows: what derivatives are taken of where there is no float64."""
+
+    def widen(self, x: Any) -> Any:
+        """``x`` in float32."""
+        return x.astype(jnp.float32)
+
+    def to_float32(self, x: Any) -> Any:
+        """``x`` in float32."""
+        return x.astype(jnp.float32)
+
+    def narrow(self, y: Any, dtype: Any) -> Any:
+        """``y`` rounded to ``dtype``."""
+        return y.astype(dtype)
+
+    def row_root(self, x: Any, eps: float, axes: Axes) -> Any:
+        """As for pairs, for the range is theirs."""
+        return self.pairs(x).row_root(x, eps, axes)
+
+    def scaled_eps(self, eps: float, q: Any) -> Any:
+        """eps q^4."""
+        return self.pairs(q).scaled_eps(eps, q).hi
+
+
+class JaxPairArithmetic(PairArithmetic):
+    """Pairs under XLA, which may merge a product with a sum that follows it into one rounding.
+
+    Every rounded product goes through an exclusive or with 0. As the 0 is computed from the data,
+    no compiler can know it: it has to finish the product first. A significand is halved by masking
+    its bits.
+    """
+
+    def __init__(self, plain: JaxArithmetic, x: Any) -> None:
+        word = "float64" if dtype_name(x.dtype) == "float64" else "float32"
+        super().__init__(plain, word)
+        self._axis_name = plain.axis_name
+        self._bits, self._high = _PATTERNS[word]
+        self._zero = self._unknown_zero(x)
+
+    def _unknown_zero(self, x: Any) -> Any:
+        """The bits of |x_0 0|, with x_0 finite."""
+        first = jnp.ravel(x)[:1].astype(self.dtype)
+        first = jnp.where(jnp.isfinite(first), first, jnp.ones_like(first))
+        return lax.bitcast_convert_type(jnp.sum(jnp.abs(first * 0.0)), jnp.dtype(self._bits))
+
+    def rounded(self, x: Any) -> Any:
+        """``x``, once it is computed."""
+        return _opaque(x, self._zero) if x.dtype == self.dtype else x
+
+    def two_product(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Masked halves do not overflow."""
+        return self._two_product(a, b)
+
+    def halves(self, a: Any) -> tuple[Any, Any]:
+        """The leading bits of the significand, and the rest."""
+        high = lax.bitcast_convert_type(
+            lax.bitcast_convert_type(a, jnp.dtype(self._bits)) & self._high, a.dtype
+        )
+        return high, a - high
+
+    def finished(self, hi: Any, lo: Any) -> tuple[Any, Any]:
+        """Both, out of a loop of one turn, into which XLA cannot fuse the sum.
+
+        It would compute every element anew at each level of the sum, and compile for a minute.
+        """
+        hi, lo = _once(hi, lo, self._zero)
+        return hi, lo
+
+    def sum(self, x: Pair, axes: Axes) -> Pair:
+        """The parts of a mapped axis are gathered, for psum would add them up in float32."""
+        found = self.total(x, axes)
+        if self._axis_name is None:
+            return found
+        parts = found.each(lambda part: lax.all_gather(part, self._axis_name))
+        return self.total(parts, (0,)).each(lambda part: part[0])
+
+    def max(self, x: Any, axes: Axes) -> Any:
+        """Over the mapped axis too."""
+        return self._plain.max(x, axes)
+
+    def count(self, x: Any, axes: Axes) -> Any:
+        """Over the mapped axis too."""
+        return self._plain.count(x, axes)
+
+    def constant(self, x: Any) -> Any:
+        """``x`` cut off from derivatives."""
+        return self._plain.constant(x)
+
+
+# word: (the integer dtype of its bits, the mask of the leading half of its significand)
+_PATTERNS = {"float32": ("int32", -(1 << 12)), "float64": ("int64", -(1 << 27))}
+
+
+@jax.custom_jvp
+def _opaque(x: Any, zero: Any) -> Any:
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, zero.dtype) ^ zero, x.dtype)
+
+
+@_opaque.defjvp
+def _opaque_jvp(primals: Any, tangents: Any) -> Any:
+    return _opaque(*primals), tangents[0]
+
+
+@jax.custom_jvp
+def _once(hi: Any, lo: Any, zero: Any) -> Any:
+    def turn(state: Any) -> Any:
+        return state[0] + 1, state[1], state[2]
+
+    return lax.while_loop(lambda state: state[0] <= zero, turn, (zero, hi, lo))[1:]
+
+
+@_once.defjvp
+def _once_jvp(primals: Any, tangents: Any) -> Any:
+    return _once(*primals), tangents[:2]
 
 
 def _decode(x: Any) -> Any:

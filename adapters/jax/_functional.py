@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from normkit import _checks
 from normkit._kernel import Kernel, choose
@@ -13,47 +14,84 @@ from normkit._norm import Call, Norm, apply, apply_vjp, check_call
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
-from ._arithmetic import JaxArithmetic, SmoothArithmetic
+from ._arithmetic import ARITHMETIC, JaxArithmetic, SingleArithmetic, SmoothArithmetic
 
 HOST = _checks.Host("jax", jax.Array)
 
 
-@partial(jax.jit, static_argnames=("norm", "call", "axis_name"))
-def _core_forward(
-    norm: Norm, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
-) -> Any:
-    def run(ar: JaxArithmetic, x: Any, scale: Any, bias: Any) -> Any:
-        with ar.scope():
-            return apply(ar, norm, x, scale, bias, call)
-
-    rounded = jax.custom_jvp(partial(run, JaxArithmetic(axis_name)))
-    smooth = partial(run, SmoothArithmetic(axis_name))
-
-    @rounded.defjvp
-    def _derivative(primals: Any, tangents: Any) -> Any:
-        return rounded(*primals), jax.jvp(smooth, primals, tangents)[1]
-
-    # Without checkpoint, JAX would keep the float64 rows for the backward pass.
-    return jax.checkpoint(rounded)(x, scale, bias)
-
-
-@partial(jax.jit, static_argnames=("norm", "call", "axis_name"))
-def _core_vjp(
-    norm: Norm, dy: Any, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
-) -> Any:
-    ar = JaxArithmetic(axis_name)
+def _apply(arithmetic: Any, norm: Norm, call: Call, x: Any, scale: Any, bias: Any) -> Any:
+    ar = arithmetic(x)
     with ar.scope():
-        return apply_vjp(ar, norm, dy, x, scale, bias, call)
+        return apply(ar, norm, x, scale, bias, call)
+
+
+def _differentiable(rounded: Any, smooth: Any) -> Any:
+    """``rounded``, with the derivatives of ``smooth``, keeping nothing but its inputs."""
+    function = jax.custom_jvp(rounded)
+
+    @function.defjvp
+    def _derivative(primals: Any, tangents: Any) -> Any:
+        return function(*primals), jax.jvp(smooth, primals, tangents)[1]
+
+    # Without checkpoint, JAX would keep the wide rows for the backward pass.
+    return jax.checkpoint(function)
+
+
+def _row(name: str, arithmetic: Any, smooth: Any, unsupported: Any) -> Kernel:
+    """The formulas in ``arithmetic(axis_name)(x)``, with derivatives in ``smooth``'s."""
+    static = partial(jax.jit, static_argnames=("norm", "call", "axis_name"))
+
+    @static
+    def forward(
+        norm: Norm, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
+    ) -> Any:
+        rounded = partial(_apply, arithmetic(axis_name), norm, call)
+        followed = partial(_apply, smooth(axis_name), norm, call)
+        return _differentiable(rounded, followed)(x, scale, bias)
+
+    @static
+    def vjp(
+        norm: Norm, dy: Any, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
+    ) -> Any:
+        ar = arithmetic(axis_name)(x)
+        with ar.scope():
+            return apply_vjp(ar, norm, dy, x, scale, bias, call)
+
+    return Kernel(name, "any", forward, vjp, unsupported)
+
+
+def _wide(axis_name: Any) -> Any:
+    return lambda x: JaxArithmetic(axis_name)
+
+
+def _wide_smooth(axis_name: Any) -> Any:
+    return lambda x: SmoothArithmetic(axis_name)
+
+
+def _pairs(axis_name: Any) -> Any:
+    return lambda x: JaxArithmetic(axis_name).pairs(x)
+
+
+def _pairs_smooth(axis_name: Any) -> Any:
+    wide = SmoothArithmetic(axis_name)
+    return lambda x: wide if x.dtype == jnp.float64 else SingleArithmetic(axis_name)
+
+
+def _no_float64(x: Any) -> str | None:
+    return None if ARITHMETIC.has_float64(x) else "XLA has no float64 of full range on TPU"
 
 
 @jax.jit
 def _residual_sum(x: Any, residual: Any) -> Any:
-    ar = JaxArithmetic()
+    ar = ARITHMETIC.on_device_of(x)
     with ar.scope():
         return residual_sum(ar, x, residual)
 
 
-KERNELS = (Kernel("array_api", "any", _core_forward, _core_vjp, lambda x: None),)
+KERNELS = (
+    _row("array_api", _wide, _wide_smooth, _no_float64),
+    _row("pairs", _pairs, _pairs_smooth, lambda x: None),
+)
 
 
 def rms_norm(
@@ -65,6 +103,7 @@ def rms_norm(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> jax.Array:
     """RMSNorm of a JAX array: y = x / sqrt(mean(x^2) + eps) * scale + bias.
 
@@ -77,6 +116,7 @@ def rms_norm(
         axis_name: Name of a mapped axis (shard_map, pmap, vmap) over which each row is split;
             its statistics are summed across it. scale and bias are then the local parts.
         convention: "standard".
+        kernel: Name of the kernel that shall run, or None for the first that can.
 
     Returns:
         Array of the shape and dtype of ``x``.
@@ -91,7 +131,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        RMS_NORM, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def layer_norm(
@@ -103,11 +145,12 @@ def layer_norm(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> jax.Array:
     """LayerNorm of a JAX array: y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias.
 
     Args:
-        x, scale, bias, axis, axis_name, convention: As in `rms_norm`.
+        x, scale, bias, axis, axis_name, convention, kernel: As in `rms_norm`.
         eps: Added to the variance, in units of x squared; a Python float, None is 1e-5.
 
     Returns:
@@ -123,7 +166,9 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        LAYER_NORM, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def add_rms_norm(
@@ -136,12 +181,13 @@ def add_rms_norm(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """``(rms_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Array of the shape and dtype of ``x``.
-        x, scale, bias, eps, axis, axis_name, convention: As in `rms_norm`.
+        x, scale, bias, eps, axis, axis_name, convention, kernel: As in `rms_norm`.
 
     Returns:
         Two arrays of the shape and dtype of ``x``.
@@ -160,7 +206,16 @@ def add_rms_norm(
     Source: see `normkit.add_rms_norm`.
     """
     return _add_norm(
-        RMS_NORM, x, residual, scale, bias, axis_name, eps=eps, axis=axis, convention=convention
+        RMS_NORM,
+        x,
+        residual,
+        scale,
+        bias,
+        axis_name,
+        kernel,
+        eps=eps,
+        axis=axis,
+        convention=convention,
     )
 
 
@@ -174,12 +229,13 @@ def add_layer_norm(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """``(layer_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Array of the shape and dtype of ``x``.
-        x, scale, bias, eps, axis, axis_name, convention: As in `layer_norm`.
+        x, scale, bias, eps, axis, axis_name, convention, kernel: As in `layer_norm`.
 
     Returns:
         Two arrays of the shape and dtype of ``x``.
@@ -196,7 +252,16 @@ def add_layer_norm(
     Source: see `normkit.add_layer_norm`.
     """
     return _add_norm(
-        LAYER_NORM, x, residual, scale, bias, axis_name, eps=eps, axis=axis, convention=convention
+        LAYER_NORM,
+        x,
+        residual,
+        scale,
+        bias,
+        axis_name,
+        kernel,
+        eps=eps,
+        axis=axis,
+        convention=convention,
     )
 
 
@@ -210,6 +275,7 @@ def rms_norm_vjp(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
 
@@ -223,7 +289,7 @@ def rms_norm_vjp(
         (Array([ 0.0453, -0.0339], dtype=float32), None, None)
     """
     return _norm_vjp(
-        RMS_NORM, dy, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention
+        RMS_NORM, dy, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
     )
 
 
@@ -237,6 +303,7 @@ def layer_norm_vjp(
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
 
@@ -250,33 +317,55 @@ def layer_norm_vjp(
         Array([ 0.22908106, -0.3436216 ,  0.11454053], dtype=float32)
     """
     return _norm_vjp(
-        LAYER_NORM, dy, x, scale, bias, axis_name, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, dy, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
     )
 
 
 def run_forward(
-    norm: Norm, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
+    norm: Norm,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    call: Call,
+    axis_name: Any = None,
+    kernel: str | None = None,
 ) -> Any:
-    """``norm`` on checked arguments, by the first kernel that supports them."""
-    return choose(KERNELS, x).forward(norm, x, scale, bias, call, axis_name)
+    """``norm`` on checked arguments, by the named kernel or the first that supports them."""
+    return choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call, axis_name)
 
 
-def _norm(norm: Norm, x: Any, scale: Any, bias: Any, axis_name: Any, **options: Any) -> Any:
+def _norm(
+    norm: Norm, x: Any, scale: Any, bias: Any, axis_name: Any, kernel: str | None, **options: Any
+) -> Any:
     call = check_call(norm, x, scale, bias, host=HOST, **options)
-    return run_forward(norm, x, scale, bias, call, axis_name)
+    return run_forward(norm, x, scale, bias, call, axis_name, kernel)
 
 
 def _norm_vjp(
-    norm: Norm, dy: Any, x: Any, scale: Any, bias: Any, axis_name: Any, **options: Any
+    norm: Norm,
+    dy: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    axis_name: Any,
+    kernel: str | None,
+    **options: Any,
 ) -> Any:
     call = check_call(norm, x, scale, bias, host=HOST, dy=dy, **options)
-    return choose(KERNELS, x).vjp(norm, dy, x, scale, bias, call, axis_name)
+    return choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call, axis_name)
 
 
 def _add_norm(
-    norm: Norm, x: Any, residual: Any, scale: Any, bias: Any, axis_name: Any, **options: Any
+    norm: Norm,
+    x: Any,
+    residual: Any,
+    scale: Any,
+    bias: Any,
+    axis_name: Any,
+    kernel: str | None,
+    **options: Any,
 ) -> Any:
     call = check_call(norm, x, scale, bias, host=HOST, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     total = _residual_sum(x, residual)
-    return run_forward(norm, total, scale, bias, call, axis_name), total
+    return run_forward(norm, total, scale, bias, call, axis_name, kernel), total

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from normkit import _checks
-from normkit._kernel import Kernel, choose
+from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Call, Norm, apply, apply_vjp, check_call
+from normkit._norm import Call, Norm, check_call, formulas
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
@@ -19,17 +19,7 @@ Array = np.ndarray[Any, Any]
 _HOST = _checks.Host("numpy", (np.ndarray, np.generic))
 
 
-def _core_forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Any:
-    with ARITHMETIC.scope():
-        return apply(ARITHMETIC, norm, x, scale, bias, call)
-
-
-def _core_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, call: Call) -> Any:
-    with ARITHMETIC.scope():
-        return apply_vjp(ARITHMETIC, norm, dy, x, scale, bias, call)
-
-
-KERNELS = (Kernel("array_api", "any", _core_forward, _core_vjp, lambda x: None),)
+KERNELS = formulas(lambda x: ARITHMETIC)
 
 
 def rms_norm(
@@ -40,6 +30,7 @@ def rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
     out: Array | None = None,
 ) -> Array:
     """RMSNorm of a NumPy array: y = x / sqrt(mean(x^2) + eps) * scale + bias.
@@ -52,6 +43,7 @@ def rms_norm(
         eps: Added to the mean square, in units of x squared; None is 1e-6.
         axis: The normalised axis or axes.
         convention: "standard".
+        kernel: Name of the kernel that shall run, or None for the first that can.
         out: Array of the shape and dtype of ``x`` to write the result to and return; may be x.
 
     Returns:
@@ -68,7 +60,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention)
+    return _norm(RMS_NORM, x, scale, bias, out, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def layer_norm(
@@ -79,6 +71,7 @@ def layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
     out: Array | None = None,
 ) -> Array:
     """LayerNorm of a NumPy array: y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias.
@@ -101,7 +94,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention)
+    return _norm(LAYER_NORM, x, scale, bias, out, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def add_rms_norm(
@@ -113,12 +106,13 @@ def add_rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """``(rms_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Array of the shape and dtype of ``x``.
-        x, scale, bias, eps, axis, convention: As in `rms_norm`.
+        x, scale, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
         Two new arrays of the shape and dtype of ``x``.
@@ -134,7 +128,9 @@ def add_rms_norm(
 
     Source: see `normkit.add_rms_norm`.
     """
-    return _add_norm(RMS_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention)
+    return _add_norm(
+        RMS_NORM, x, residual, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def add_layer_norm(
@@ -146,12 +142,13 @@ def add_layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """``(layer_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Array of the shape and dtype of ``x``.
-        x, scale, bias, eps, axis, convention: As in `layer_norm`.
+        x, scale, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
         Two new arrays of the shape and dtype of ``x``.
@@ -167,7 +164,7 @@ def add_layer_norm(
     Source: see `normkit.add_layer_norm`.
     """
     return _add_norm(
-        LAYER_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, x, residual, scale, bias, kernel, eps=eps, axis=axis, convention=convention
     )
 
 
@@ -180,6 +177,7 @@ def rms_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
 
@@ -191,7 +189,9 @@ def rms_norm_vjp(
         >>> dx.round(4), dscale, dbias
         (array([ 0.0453, -0.0339]), None, None)
     """
-    return _norm_vjp(RMS_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return _norm_vjp(
+        RMS_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def layer_norm_vjp(
@@ -203,6 +203,7 @@ def layer_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
 
@@ -214,7 +215,9 @@ def layer_norm_vjp(
         >>> layer_norm_vjp(dy, x, eps=0.0)[0].round(4)
         array([ 0.2291, -0.3436,  0.1145])
     """
-    return _norm_vjp(LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention)
+    return _norm_vjp(
+        LAYER_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def _check(norm: Norm, x: Array, scale: Any, bias: Any, **options: Any) -> Call:
@@ -222,29 +225,39 @@ def _check(norm: Norm, x: Array, scale: Any, bias: Any, **options: Any) -> Call:
     return check_call(norm, x, scale, bias, host=_HOST, **options)
 
 
-def _norm(norm: Norm, x: Array, scale: Any, bias: Any, out: Array | None, **options: Any) -> Any:
+def _norm(
+    norm: Norm,
+    x: Array,
+    scale: Any,
+    bias: Any,
+    out: Array | None,
+    kernel: str | None,
+    **options: Any,
+) -> Any:
     call = _check(norm, x, scale, bias, **options)
     if out is not None:
         _checks.same_framework(_HOST, out=out)
         _checks.same_shape("out", out, x.shape)
         _checks.same_dtype("out", out, x)
-    y = choose(KERNELS, x).forward(norm, x, scale, bias, call)
+    y = choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call)
     if out is None:
         return y
     np.copyto(out, y)
     return out
 
 
-def _norm_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, **options: Any) -> Any:
+def _norm_vjp(
+    norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, kernel: str | None, **options: Any
+) -> Any:
     call = _check(norm, x, scale, bias, dy=dy, **options)
-    return choose(KERNELS, x).vjp(norm, dy, x, scale, bias, call)
+    return choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call)
 
 
 def _add_norm(
-    norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, **options: Any
+    norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, kernel: str | None, **options: Any
 ) -> tuple[Array, Array]:
     call = _check(norm, x, scale, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     with ARITHMETIC.scope():
         total = residual_sum(ARITHMETIC, x, residual)
-    return choose(KERNELS, x).forward(norm, total, scale, bias, call), total
+    return choose(KERNELS, x, kernel).forward(norm, total, scale, bias, call), total

@@ -13,7 +13,7 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
-from ._library import core_forward, core_vjp, run_forward, run_vjp
+from ._library import formula, formula_vjp, run_forward, run_vjp
 
 HOST = _checks.Host("torch", Tensor)
 _PLAIN = (Tensor, Parameter, type(None))
@@ -27,6 +27,7 @@ def rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> Tensor:
     """RMSNorm of a tensor: y = x / sqrt(mean(x^2) + eps) * weight + bias.
 
@@ -38,6 +39,7 @@ def rms_norm(
             2^-23 for float32 and half types, 2^-52 for float64).
         axis: The normalised axis or axes.
         convention: "standard".
+        kernel: Name of the kernel that shall run, or None for the first that can.
 
     Returns:
         Tensor of the shape, dtype and device of ``x``, also under autocast and whatever the
@@ -53,7 +55,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention)
+    return _norm(RMS_NORM, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def layer_norm(
@@ -64,11 +66,12 @@ def layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> Tensor:
     """LayerNorm of a tensor: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
 
     Args:
-        x, weight, bias, axis, convention: As in `rms_norm`.
+        x, weight, bias, axis, convention, kernel: As in `rms_norm`.
         eps: Added to the variance, in units of x squared; None is 1e-5.
 
     Returns:
@@ -85,7 +88,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention)
+    return _norm(LAYER_NORM, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention)
 
 
 def add_rms_norm(
@@ -97,12 +100,13 @@ def add_rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(rms_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Tensor of the shape and dtype of ``x``.
-        x, weight, bias, eps, axis, convention: As in `rms_norm`.
+        x, weight, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
         Two tensors of the shape, dtype and device of ``x``.
@@ -117,7 +121,9 @@ def add_rms_norm(
 
     Source: see `normkit.add_rms_norm`.
     """
-    return _add_norm(RMS_NORM, x, residual, weight, bias, eps=eps, axis=axis, convention=convention)
+    return _add_norm(
+        RMS_NORM, x, residual, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def add_layer_norm(
@@ -129,12 +135,13 @@ def add_layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(layer_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
 
     Args:
         residual: Tensor of the shape and dtype of ``x``.
-        x, weight, bias, eps, axis, convention: As in `layer_norm`.
+        x, weight, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
         Two tensors of the shape, dtype and device of ``x``.
@@ -150,7 +157,7 @@ def add_layer_norm(
     Source: see `normkit.add_layer_norm`.
     """
     return _add_norm(
-        LAYER_NORM, x, residual, weight, bias, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, x, residual, weight, bias, kernel, eps=eps, axis=axis, convention=convention
     )
 
 
@@ -163,6 +170,7 @@ def rms_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dweight, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
 
@@ -174,7 +182,9 @@ def rms_norm_vjp(
         >>> rms_norm_vjp(torch.ones(2), torch.tensor([3.0, 4.0]), eps=0.0)
         (tensor([ 0.0453, -0.0339]), None, None)
     """
-    return _norm_vjp(RMS_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
+    return _norm_vjp(
+        RMS_NORM, dy, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def layer_norm_vjp(
@@ -186,6 +196,7 @@ def layer_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     convention: str = "standard",
+    kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dweight, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
 
@@ -198,7 +209,9 @@ def layer_norm_vjp(
         >>> layer_norm_vjp(dy, x, eps=0.0)[0]
         tensor([ 0.2291, -0.3436,  0.1145])
     """
-    return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention)
+    return _norm_vjp(
+        LAYER_NORM, dy, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+    )
 
 
 def _check(
@@ -215,24 +228,35 @@ def _check(
 
 
 def _norm(
-    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+    norm: Norm,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    kernel: str | None,
+    **options: Any,
 ) -> Tensor:
     call = _check(norm, x, weight, bias, **options)
     if _formula_is_needed(x, weight, bias):
-        return core_forward(norm, x, weight, bias, call)
-    return run_forward(norm, x, weight, bias, call)
+        return formula(norm, x, weight, bias, call, kernel)
+    return run_forward(norm, x, weight, bias, call, kernel)
 
 
 def _norm_vjp(
-    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+    norm: Norm,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    kernel: str | None,
+    **options: Any,
 ) -> Any:
     call = _check(norm, x, weight, bias, dy=dy, **options)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (dy, x, weight)
     )
     if differentiated or _formula_is_needed(dy, x, weight, bias):
-        return core_vjp(norm, dy, x, weight, bias, call)
-    return run_vjp(norm, dy, x, weight, bias, call)
+        return formula_vjp(norm, dy, x, weight, bias, call, kernel)
+    return run_vjp(norm, dy, x, weight, bias, call, kernel)
 
 
 def _add_norm(
@@ -241,12 +265,13 @@ def _add_norm(
     residual: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
+    kernel: str | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     _check(norm, x, weight, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     total = x + residual
-    return _norm(norm, total, weight, bias, **options), total
+    return _norm(norm, total, weight, bias, kernel, **options), total
 
 
 def _formula_is_needed(*tensors: Tensor | None) -> bool:

@@ -2,8 +2,8 @@
 
 Each norm has two, of which neither looks inside the other:
 
-    <norm>(x, weight, bias, eps, axes) -> y
-    <norm>_vjp(dy, x, weight, bias, eps, axes) -> (dx, dweight, dbias)
+    <norm>(x, weight, bias, eps, axes, kernel) -> y
+    <norm>_vjp(dy, x, weight, bias, eps, axes, kernel) -> (dx, dweight, dbias)
 
 An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
 is differentiable by the second; where a graph of the backward pass itself is asked for
@@ -19,44 +19,59 @@ import torch
 from torch import Tensor
 
 from normkit._arithmetic import Arithmetic
-from normkit._kernel import Kernel, choose
+from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Call, Norm, apply, apply_vjp
+from normkit._norm import Call, Norm, formulas
 from normkit._rms_norm import RMS_NORM
 
 ARITHMETIC = Arithmetic(xp)
 
+KERNELS = formulas(lambda x: ARITHMETIC)
 
-def core_forward(
-    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+
+def formula(
+    norm: Norm,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    kernel: str | None,
 ) -> Any:
     """The core's formula as ordinary PyTorch operations."""
-    return apply(ARITHMETIC, norm, x, weight, bias, call)
+    return choose(KERNELS, x, kernel).forward(norm, x, weight, bias, call)
 
 
-def core_vjp(
-    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+def formula_vjp(
+    norm: Norm,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    kernel: str | None,
 ) -> Any:
     """The core's backward formula as ordinary PyTorch operations."""
-    return apply_vjp(ARITHMETIC, norm, dy, x, weight, bias, call)
+    return choose(KERNELS, x, kernel).vjp(norm, dy, x, weight, bias, call)
 
-
-KERNELS = (Kernel("array_api", "any", core_forward, core_vjp, lambda x: None),)
 
 _LIBRARY = torch.library.Library("normkit", "DEF")
 
 
 def _define(norm: Norm) -> None:
-    arguments = "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes"
+    arguments = "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes, str? kernel"
     name, vjp_name = f"normkit::{norm.name}", f"normkit::{norm.name}_vjp"
     _LIBRARY.define(f"{norm.name}({arguments}) -> Tensor")
     _LIBRARY.define(f"{norm.name}_vjp(Tensor dy, {arguments}) -> (Tensor, Tensor, Tensor)")
 
     def forward(
-        x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: Sequence[int]
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        axes: Sequence[int],
+        kernel: str | None,
     ) -> Tensor:
-        call = Call(eps, tuple(axes))
-        return choose(KERNELS, x).forward(norm, x, weight, bias, call)
+        return formula(norm, x, weight, bias, Call(eps, tuple(axes)), kernel)
 
     def vjp(
         dy: Tensor,
@@ -65,13 +80,13 @@ def _define(norm: Norm) -> None:
         bias: Tensor | None,
         eps: float,
         axes: Sequence[int],
+        kernel: str | None,
     ) -> tuple[Tensor, ...]:
-        call = Call(eps, tuple(axes))
-        gradients = choose(KERNELS, x).vjp(norm, dy, x, weight, bias, call)
+        gradients = formula_vjp(norm, dy, x, weight, bias, Call(eps, tuple(axes)), kernel)
         return tuple(x.new_empty(0) if g is None else g for g in gradients)
 
     def fake_vjp(
-        dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: Any
+        dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
     ) -> tuple[Tensor, ...]:
         return tuple(
             x.new_empty(0) if p is None else torch.empty_like(p) for p in (x, weight, bias)
@@ -79,11 +94,11 @@ def _define(norm: Norm) -> None:
 
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        run = core_vjp if torch.is_grad_enabled() else run_vjp
-        return (*run(norm, dy, x, weight, bias, ctx.call), None, None)
+        run = formula_vjp if torch.is_grad_enabled() else run_vjp
+        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), None, None, None)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, eps, axes = inputs
+        x, weight, bias, eps, axes, ctx.kernel = inputs
         ctx.save_for_backward(x, weight, bias)
         ctx.call = Call(eps, tuple(axes))
 
@@ -95,18 +110,29 @@ def _define(norm: Norm) -> None:
 
 
 def run_forward(
-    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+    norm: Norm,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    kernel: str | None,
 ) -> Any:
     """The first operator of ``norm``."""
-    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, call.eps, call.axes)
+    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, call.eps, call.axes, kernel)
 
 
 def run_vjp(
-    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
+    norm: Norm,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    kernel: str | None,
 ) -> Any:
     """The second operator of ``norm``, with None where there was no parameter."""
     operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
-    dx, dweight, dbias = operator(dy, x, weight, bias, call.eps, call.axes)
+    dx, dweight, dbias = operator(dy, x, weight, bias, call.eps, call.axes, kernel)
     return dx, None if weight is None else dweight, None if bias is None else dbias
 
 

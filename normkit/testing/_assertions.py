@@ -15,7 +15,13 @@ MAX_ULP_FLOAT64 = 4.0
 
 
 def contract_floor(
-    x: Array, exact: Exact, scale: Any = None, bias: Any = None, axis: Any = -1
+    x: Array,
+    exact: Exact,
+    scale: Any = None,
+    bias: Any = None,
+    axis: Any = -1,
+    *,
+    pairs: bool = False,
 ) -> Array:
     """The absolute error that the contract allows beside 0.501 ULP, for each element.
 
@@ -28,12 +34,16 @@ def contract_floor(
     - bfloat16 reaches float32's subnormal numbers: 2^-149 for each of the three steps, the first
       two times max(1, |scale|);
     - float64 has no wider type, and its own rule: 4 ULP of the largest of |y| and |bias| in the
-      row.
+      row;
+    - pairs of float32 have 48 bits, of which a long sum may cost a few: 2^-42 F, and float32's
+      smallest subnormal number times max(1, |scale|), below which the second of a pair vanishes. Pairs of float64 have 106 bits:
+      2^-90 F and float64's smallest, in place of its own rule.
 
     Args:
         x: The input, a NumPy array.
         exact: What `exact_rms_norm` or `exact_layer_norm` returned for it.
         scale, bias, axis: As given to that function.
+        pairs: For the kernel "pairs" instead of "array_api".
 
     Returns:
         float64 array of the shape of ``x``, for `assert_ulp`.
@@ -45,12 +55,16 @@ def contract_floor(
     finite = np.where(np.isfinite(exact.values), np.abs(exact.values), 0.0)
     largest = np.max(finite, axis=axes, keepdims=True, initial=0.0)
     name = x.dtype.name
-    if name == "float64":
+    if pairs and name == "float64":
+        floor = 2.0**-90 * (largest + b) + 2.0**-1074
+    elif name == "float64":
         floor = MAX_ULP_FLOAT64 * ulp(np.maximum(largest, b), "float64")
     else:
         share = 2.0**-49 if name == "float32" or bias is None else 2.0**-22
         subnormal = 3 * 2.0**-149 * np.maximum(1.0, w) if name == "bfloat16" else 0.0
         floor = share * (largest + b) + subnormal
+        if pairs:
+            floor = np.maximum(floor, 2.0**-42 * (largest + b)) + 2.0**-149 * np.maximum(1.0, w)
     return np.broadcast_to(floor, x.shape)
 
 
