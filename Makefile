@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test mutants contract lint docs wheel constraints clean
+.PHONY: help demo test fuzz mutants contract lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -13,6 +13,11 @@ demo: .venv/installed  ## Compare every framework here with the exact result
 
 test: .venv/installed-dev  ## Run all tests
 	$(BIN)/pytest -n auto
+
+FUZZ_SECONDS ?= 120
+
+fuzz: .venv/installed-dev  ## Compare random inputs with the exact result, for FUZZ_SECONDS
+	$(BIN)/python tests/fuzz.py $(FUZZ_SECONDS)
 
 mutants: .venv/installed-dev  ## Plant faults and show that the tests find them
 	$(BIN)/python tests/mutants.py

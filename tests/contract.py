@@ -3,8 +3,8 @@
 For each op, direction, dtype and backend: the worst error beyond the stated floor, the share of
 elements that are not correctly rounded, and the elements whose bits differ from NumPy's, over the
 hard inputs and the recorded activations. data/contract.json is under version control; a test
-measures again and fails where a number has grown. All of it is observed; docs/numerics.md says
-what is proved.
+measures again and fails where a number has grown. So is data/peers.json, the errors of the
+frameworks' own layers. docs/contract.md shows both and says what is proved.
 """
 
 import json
@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import contract_page
 import normkit.numpy
 import numpy as np
+import peers
 from backends import DTYPES, FORWARD, Subject, subjects
 from oracles import EXACT_VJP, gradient_floors, hard_cases, real_cases
 
@@ -22,7 +24,15 @@ from normkit.testing import Exact, bits_differ, worst_ulp
 
 PATH = Path(__file__).parent / "data" / "contract.json"
 
-BACKENDS = ("numpy:cpu", "torch:cpu", "torch:compile", "jax:cpu", "jax:jit-cpu", "flax:nnx-cpu")
+# Each with the arithmetic of its row sums: the proof in docs/numerics.md is for float64.
+BACKENDS = {
+    "numpy:cpu": "float64",
+    "torch:cpu": "float64",
+    "torch:compile": "float64",
+    "jax:cpu": "float64",
+    "jax:jit-cpu": "float64",
+    "flax:nnx-cpu": "float64",
+}
 PARTS = ("forward", "dx", "dscale", "dbias")
 
 
@@ -79,11 +89,14 @@ def rows() -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
 
 
 def main() -> int:
-    """Measure everything and write the file and its table."""
-    found = dict(rows())
-    PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for key, parts in found.items():
+    """Measure everything and write the files and their page."""
+    found = {}
+    for key, parts in rows():
+        found[key] = parts
         print(key, {part: f"{row['worst']:.5f}" for part, row in parts.items()}, flush=True)
+    PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    peers.PATH.write_text(json.dumps(peers.measure_peers(), indent=1) + "\n", encoding="utf-8")
+    contract_page.write()
     return 0
 
 

@@ -14,6 +14,7 @@ from normkit.testing import (
     exact_rms_norm,
     exact_rms_norm_vjp,
     hard_inputs,
+    long_rows,
     real_activations,
 )
 
@@ -31,6 +32,28 @@ def hard_cases(op: str, dtype: str) -> list[tuple[Case, Exact, Any]]:
 def real_cases(dtype: str) -> list[tuple[Case, Exact, Any]]:
     """(case, exact result, floor) of the five recorded layers."""
     return [_with_oracle(case) for case in real_activations(dtype)]
+
+
+@functools.cache
+def long_cases(op: str, dtype: str) -> list[tuple[Case, Any, Exact, Any]]:
+    """(case, at, exact result at these elements, their floor) of every row of up to 10^6 elements.
+
+    Equal elements of a row have equal results, so ``at`` names one of each value, in ascending
+    order. Of float64, where nearly all differ, 500 and the ends of the range. A row in another
+    order has the same exact result, which is computed once.
+    """
+    known: dict[bytes, tuple[Exact, Any]] = {}
+    found = []
+    for case in long_rows(op, dtype):
+        values, at = np.unique(case.x[0].astype(np.float64), return_index=True)
+        if dtype == "float64":
+            values, at = (a[np.linspace(0, a.size - 1, 500).astype(int)] for a in (values, at))
+        key = np.sort(case.x[0]).tobytes()
+        if key not in known:
+            exact = EXACT[op](case.x, eps=case.eps, at=at)
+            known[key] = exact, contract_floor(case.x[:, at], exact)
+        found.append((case, at, *known[key]))
+    return found
 
 
 def _with_oracle(case: Case) -> tuple[Case, Exact, Any]:

@@ -2,6 +2,7 @@
 
 import json
 
+import contract_page
 import pytest
 from backends import DTYPES, FORWARD, subjects
 from contract import BACKENDS, PATH, measure
@@ -38,3 +39,8 @@ def test_contract_keeps_the_promise() -> None:
             assert row["worst"] <= 0.501, (key, part)
             if part == "forward" and not key.endswith("float64"):
                 assert row["differing"] == 0, key
+
+
+def test_page_shows_the_files() -> None:
+    """`make contract` writes the page; by hand: python tests/contract_page.py."""
+    assert contract_page.PATH.read_text(encoding="utf-8") == contract_page.page()

@@ -51,6 +51,21 @@ def test_oracle_equals_mpmath(op: str, dtype: str) -> None:
                 assert abs(difference) <= mpmath.mpf(2) ** -200 * (abs(theirs) + float(size))
 
 
+def test_oracle_at_chosen_elements(op: str) -> None:
+    """What the whole row's result has there, with scale and bias, on a special row too."""
+    random = np.random.default_rng(9)
+    x, scale, bias = random.standard_normal((3, 4, 11)).astype(np.float32)
+    x[1, 3], x[2, 0] = np.inf, np.nan
+    at = [10, 0, 3]
+    whole = EXACT[op](x, scale[0], bias[0])
+    some = EXACT[op](x, scale[0], bias[0], at=at)
+    assert some.shape == (4, 3)
+    numbers = np.array([repr(n) for n in whole._numbers]).reshape(4, 11)
+    assert [repr(n) for n in some._numbers] == numbers[:, at].reshape(-1).tolist()
+    with pytest.raises(ValueError, match="at needs the last axis"):
+        EXACT[op](x, axis=0, at=at)
+
+
 def test_gradient_oracle_equals_mpmath_differences(op: str) -> None:
     # central differences at 1200 bits with step 2^-200: error about 2^-400
     random = np.random.default_rng(2)

@@ -22,6 +22,7 @@ from normkit.testing._formats import ulp_distance as ulp_distance
 from normkit.testing._inputs import SHAPES as SHAPES
 from normkit.testing._inputs import Case as Case
 from normkit.testing._inputs import hard_inputs as hard_inputs
+from normkit.testing._inputs import long_rows as long_rows
 from normkit.testing._inputs import real_activations as real_activations
 from normkit.testing._inputs import worked_example as worked_example
 from normkit.testing._oracle import exact_layer_norm as exact_layer_norm
@@ -47,6 +48,7 @@ __all__ = [
     "exact_rms_norm",
     "exact_rms_norm_vjp",
     "hard_inputs",
+    "long_rows",
     "real_activations",
     "ulp",
     "ulp_distance",

@@ -1,12 +1,13 @@
 """Shapes of real models and inputs that are hard to normalise."""
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 
-from normkit.testing._formats import FORMATS, Array, Format, dtype_of
+from normkit.testing._formats import FORMATS, Array, dtype_of, ulp
 
 SHAPES: dict[str, tuple[int, int]] = {
     "one token": (1, 4096),
@@ -71,13 +72,20 @@ def real_activations(dtype: str = "float32") -> list[Case]:
 def hard_inputs(op: str, dtype: str = "float32", *, seed: int = 0) -> list[Case]:
     """Families of inputs on which implementations fail: huge, tiny, off-centre, lopsided, special.
 
+    The set: normal data; means and sizes from one end of the dtype's range to the other, with eps
+    large, alike, tiny and 0; subnormals; outliers by size and by place; rows of 1, 2, 3 and some
+    16 000 elements; constant, zero, alternating and cancelling rows; mixed exponents; random bit
+    patterns; NaN and infinities; scale and bias. In float16 a family stands at the end of the range
+    where its size in float32 would not fit. `long_rows` has the rows of up to 10^6 elements.
+
     Args:
         op: "rms_norm" or "layer_norm".
         dtype: "float16", "bfloat16", "float32" or "float64"; magnitudes follow its range.
         seed: Of the random numbers.
 
     Returns:
-        A list of `Case`, each of a few rows; all but the last two without scale and bias.
+        A list of `Case`, each of a few rows; all but the last two without scale and bias. NaN and
+        infinities are in families of their own, whose names say so.
 
     Example:
         >>> [case.name for case in hard_inputs("rms_norm")][:3]
@@ -85,10 +93,7 @@ def hard_inputs(op: str, dtype: str = "float32", *, seed: int = 0) -> list[Case]
     """
     random = np.random.default_rng(seed)
     with np.errstate(over="ignore"):  # a magnitude near the top of the range may round to infinity
-        rows = [
-            (name, x.astype(dtype_of(dtype)), eps)
-            for name, x, eps in _families(FORMATS[dtype], random)
-        ]
+        rows = [(name, x.astype(dtype_of(dtype)), eps) for name, x, eps in _families(dtype, random)]
     cases = [Case(name, op, x, None, None, eps) for name, x, eps in rows]
     x = random.standard_normal((8, 129)).astype(dtype_of(dtype))
     scale, bias = random.standard_normal((2, 129)).astype(dtype_of(dtype))
@@ -97,53 +102,124 @@ def hard_inputs(op: str, dtype: str = "float32", *, seed: int = 0) -> list[Case]
     return cases
 
 
-def _families(form: Format, random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
-    """Name, rows and eps of each family, in float64; magnitudes fit the format's range."""
+def long_rows(op: str, dtype: str = "float32", *, seed: int = 0) -> list[Case]:
+    """One row each of 10^5 or 10^6 elements, on which errors of long sums would show.
+
+    Apart from `hard_inputs` because of their cost: for the exact oracle, pick elements by ``at``.
+
+    Args:
+        op, dtype, seed: As in `hard_inputs`.
+
+    Returns:
+        A list of `Case` without scale and bias. The three with an outlier hold the same numbers in
+        another order, so that the exact result is the same too.
+
+    Example:
+        >>> [case.name for case in long_rows("rms_norm")][:2]
+        ['length 10^5', 'length 10^6']
+    """
+    top = 2.0 ** FORMATS[dtype].max_exponent
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(10**6)
+    mean = min(1e7, top)
+    rows = {
+        "length 10^5": random.standard_normal(10**5),
+        "length 10^6": x,
+        "length 10^6, positive": np.abs(x),
+        f"length 10^6, mean {mean:.0f}": mean + x * _spread(mean, dtype),
+    }
+    for place, at in (("first", 0), ("in the middle", 500_000), ("last", 999_999)):
+        rows[f"length 10^6, outlier {place}"] = np.insert(x[1:], at, min(1e6, 1.8 * top))
+    cast = {name: row[None].astype(dtype_of(dtype)) for name, row in rows.items()}
+    return [Case(name, op, row, None, None, 1e-6) for name, row in cast.items()]
+
+
+def _families(dtype: str, random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
+    """Name, rows and eps of each family, in float64; magnitudes fit the dtype's range."""
+    form = FORMATS[dtype]
     top, bottom = 2.0**form.max_exponent, 2.0**form.min_exponent
-    subnormal = bottom * 2.0 ** (1 - form.precision)
-
-    def normal(rows: int = 8, width: int = 129) -> Array:
-        return random.standard_normal((rows, width))
-
-    def with_outlier(size: float, at: int) -> Array:
-        x = normal()
-        x[:, at] = size
-        return x
-
+    normal = partial(_normal, random)
     yield "normal", normal(), 1e-6
     for mean in (1e3, 1e5, 1e7):
         if mean < top / 4:
-            yield f"mean {mean:.0f}", normal() + mean, 1e-6
+            yield f"mean {mean:.0f}", mean + normal() * _spread(mean, dtype), 1e-6
     yield "mean near the top", top * (1 + normal() / 64), 1e-6
-    for size in (1e-4, 1e-20, 1e-30):
+    for size in (1e-4, 1e-20, 1e-30, 1e-300):
         if size > bottom:
             yield f"size {size:.0e}, eps 0", normal() * size, 0.0
+            yield f"size {size:.0e}", normal() * size, 1e-6
     yield "size and eps alike", normal() * 1e-3, 1e-6
     yield "size and tiny eps alike", normal() * bottom**0.4, bottom**0.8
-    if form != FORMATS["float64"]:  # whose subnormal numbers count as 0 on XLA: docs/numerics.md
+    if dtype != "float64":  # whose subnormal numbers count as 0 on XLA: docs/numerics.md
+        subnormal = bottom * 2.0 ** (1 - form.precision)
         yield "subnormal", np.round(normal() * 16) * subnormal, 1e-6
         yield "subnormal, eps 0", np.round(normal() * 16) * subnormal, 0.0
     for size in (1e3, 1e15, 1e19, 1e25, 1e300):
         if size < top / 8:
             yield f"size {size:.0e}", normal() * size, 1e-6
     yield "near the top", random.uniform(-1.9, 1.9, (8, 129)) * top, 1e-6
-    big = min(1e6, top / 2)
-    yield "outlier first", with_outlier(big, 0), 1e-6
-    yield "outlier last", with_outlier(big, -1), 1e-6
-    yield "outlier near the top", with_outlier(top, 64), 1e-6
-    yield "wide", normal(1, 2**14 + 1), 1e-6
-    yield "wide and positive", np.abs(normal(1, 2**14 - 1)), 1e-6
+    yield from _outliers(top, random)
+    yield from _lengths(random)
+    yield from _patterns(random)
+    yield from _random_bits(dtype, random)
+    yield "NaN and infinities", _with_special(normal()), 1e-6
+
+
+def _normal(random: np.random.Generator, rows: int = 8, width: int = 129) -> Array:
+    return random.standard_normal((rows, width))
+
+
+def _spread(mean: float, dtype: str) -> float:
+    """1, or the spacing of ``dtype`` at ``mean``, so that a half type's row is not constant."""
+    return max(1.0, float(ulp(mean, dtype_of(dtype))))
+
+
+def _outliers(top: float, random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
+    """One element of each row far larger than the others, whose squares then vanish beside it."""
+    big = min(1e6, 1.8 * top)
+    places = [("first", 0, big), ("in the middle", 64, big), ("last", -1, big)]
+    if top > 1e20:
+        places.append(("1e+20", 64, 1e20))
+    places.append(("near the top", 64, top))
+    for name, at, size in places:
+        x = _normal(random)
+        x[:, at] = size
+        yield f"outlier {name}", x, 1e-6
+
+
+def _lengths(random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
+    yield "wide", _normal(random, 1, 2**14 + 1), 1e-6
+    yield "wide and positive", np.abs(_normal(random, 1, 2**14 - 1)), 1e-6
     for width in (1, 2, 3):
-        yield f"width {width}", normal(64, width), 1e-6
-    yield "constant", np.repeat(normal(8, 1) * 100, 129, axis=1), 1e-6
-    yield "constant, eps 0", np.repeat(normal(8, 1) * 100, 129, axis=1), 0.0
+        yield f"width {width}", _normal(random, 64, width), 1e-6
+
+
+def _patterns(random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
+    """Rows with a variance or a sum that is 0 or nearly so, and exponents far apart."""
+    yield "constant", np.repeat(_normal(random, 8, 1) * 100, 129, axis=1), 1e-6
+    yield "constant, eps 0", np.repeat(_normal(random, 8, 1) * 100, 129, axis=1), 0.0
     yield "zeros", np.zeros((2, 129)), 1e-6
     yield "zeros, eps 0", np.zeros((2, 129)), 0.0
     yield "alternating", np.tile([1000.0, -1000.0], (2, 65)), 1e-6
-    half = normal(8, 64) * 100
+    half = _normal(random, 8, 64) * 100
     yield "cancelling mean", np.concatenate([half, -half], axis=1), 1e-6
-    yield "mixed exponents", normal() * 2.0 ** random.integers(-12, 12, (8, 129)), 1e-6
-    yield "special values", _with_special(normal()), 1e-6
+    yield "mixed exponents", _normal(random) * 2.0 ** random.integers(-12, 12, (8, 129)), 1e-6
+
+
+def _random_bits(dtype: str, random: np.random.Generator) -> Iterator[tuple[str, Array, float]]:
+    """Every bit pattern alike: all exponents, and subnormals among them."""
+    for eps in (1e-6, 0.0):
+        x = random.bytes(8 * 129 * dtype_of(dtype).itemsize)
+        finite = _finite(np.frombuffer(x, dtype_of(dtype))).reshape(8, 129)
+        yield "random bits" if eps else "random bits, eps 0", finite, eps
+    yield "random bits, NaN and infinities", _with_special(finite.copy()), 1e-6
+
+
+def _finite(x: Array) -> Array:
+    """``x`` in float64, with 1 in place of NaN and infinities."""
+    with np.errstate(invalid="ignore"):  # which ml_dtypes says of a signalling NaN
+        wide = x.astype(np.float64)
+    return np.where(np.isfinite(wide), wide, 1.0)
 
 
 def _with_special(x: Array) -> Array:

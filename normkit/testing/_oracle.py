@@ -21,7 +21,13 @@ Axis = int | Sequence[int]
 
 
 def exact_rms_norm(
-    x: Array, scale: Any = None, bias: Any = None, *, eps: float = 1e-6, axis: Axis = -1
+    x: Array,
+    scale: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-6,
+    axis: Axis = -1,
+    at: Sequence[int] | None = None,
 ) -> Exact:
     """x / sqrt(mean(x^2) + eps) * scale + bias in real arithmetic on the given bits.
 
@@ -30,31 +36,39 @@ def exact_rms_norm(
         scale, bias: NumPy arrays with the sizes of the normalised axes in ascending order, or None.
         eps: Taken as the float64 that is passed.
         axis: The normalised axis or axes.
+        at: Indices along the last axis, which must be the normalised one: only these elements of
+            each row are returned. The statistics are those of the whole row all the same.
 
     Returns:
-        `Exact` numbers of the shape of x. Rows with NaN or an infinity give what IEEE 754 makes
+        `Exact` numbers of the shape of x, or of ``x[..., at]``. Rows with NaN or an infinity give what IEEE 754 makes
         of the formula; a zero row gives ``bias``, also at eps 0.
 
     Example:
         >>> exact_rms_norm(np.float32([1, 2, 3, 4]), eps=0.0).rounded("float16")
         array([0.3652, 0.7305, 1.096 , 1.461 ], dtype=float16)
     """
-    return _norm(False, x, scale, bias, eps, axis)
+    return _norm(False, x, scale, bias, eps, axis, at)
 
 
 def exact_layer_norm(
-    x: Array, scale: Any = None, bias: Any = None, *, eps: float = 1e-5, axis: Axis = -1
+    x: Array,
+    scale: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-5,
+    axis: Axis = -1,
+    at: Sequence[int] | None = None,
 ) -> Exact:
     """(x - mean(x)) / sqrt(var(x) + eps) * scale + bias in real arithmetic on the given bits.
 
-    ``x``, ``scale``, ``bias``, ``eps``, ``axis`` and the result as in `exact_rms_norm`; a constant
-    row gives ``bias``, also at eps 0.
+    ``x``, ``scale``, ``bias``, ``eps``, ``axis``, ``at`` and the result as in `exact_rms_norm`; a
+    constant row gives ``bias``, also at eps 0.
 
     Example:
         >>> exact_layer_norm(np.float32([1, 2, 3, 4]), eps=0.0).rounded("float16")
         array([-1.342 , -0.4473,  0.4473,  1.342 ], dtype=float16)
     """
-    return _norm(True, x, scale, bias, eps, axis)
+    return _norm(True, x, scale, bias, eps, axis, at)
 
 
 def exact_rms_norm_vjp(
@@ -184,24 +198,39 @@ def _statistics(row: Array, eps: float, centred: bool) -> _Statistics:
     return _Statistics(deviations, exponent, divisor, root, -shift // 2 - bracket_exponent // 2)
 
 
-def _norm(centred: bool, x: Array, scale: Any, bias: Any, eps: float, axis: Axis) -> Exact:
+def _norm(
+    centred: bool,
+    x: Array,
+    scale: Any,
+    bias: Any,
+    eps: float,
+    axis: Axis,
+    at: Sequence[int] | None,
+) -> Exact:
     view = _as_rows(x, axis)
+    if at is not None and view.axes != (np.ndim(x) - 1,):
+        raise ValueError(f"at needs the last axis alone to be normalised; got axis {axis}")
     width = view.rows.shape[1]
     scales = _parameter(scale, width, 1.0)
     biases = _parameter(bias, width, 0.0)
+    wanted = range(width) if at is None else [int(i) for i in at]
     numbers: list[Number] = []
     for row in view.rows:
         if np.isfinite(row).all():
             found = _statistics(row, eps, centred)
-            for d, (w, we), (b, be) in zip(found.deviations, scales, biases, strict=True):
-                product = (d * found.root * w, found.exponent + found.root_exponent + we)
-                numbers.append(_add(product, (b, be)))
+            for i in wanted:
+                (w, we), (b, be) = scales[i], biases[i]
+                m = found.deviations[i] * found.root * w
+                numbers.append(_add((m, found.exponent + found.root_exponent + we), (b, be)))
         else:
-            numbers += _special_row(row, scales, biases, centred)
+            special = _special_row(row, biases, centred)
+            numbers += [special[i] for i in wanted]
+    if at is not None:
+        return Exact(numbers, (*np.shape(x)[:-1], len(wanted)))
     return view.restore(numbers, np.shape(x))
 
 
-def _special_row(row: Array, scales: Any, biases: Any, centred: bool) -> list[Number]:
+def _special_row(row: Array, biases: list[Finite], centred: bool) -> list[Number]:
     """NaN all over, but for the finite elements of an RMSNorm row with an infinity: h = 0."""
     if centred or np.isnan(row).any():
         return [math.nan] * len(row)

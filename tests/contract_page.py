@@ -1,0 +1,98 @@
+"""docs/contract.md from data/contract.json and data/peers.json; `make contract` writes all three.
+
+Only what the files say is shown, so that a test can compare the page with them.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).parent.parent / "docs" / "contract.md"
+_DATA = Path(__file__).parent / "data"
+
+_OPS = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm"}
+_HEAD = """\
+# The contract in numbers
+
+This page is generated from `tests/data/contract.json` and `tests/data/peers.json` by
+`make contract`. [Numerics](numerics.md) explains the promise and the floor.
+
+Measured over all `normkit.testing.hard_inputs` and the recorded activations, dscale and dbias over
+those with scale and bias:
+
+- *worst*: the largest error in ULPs beyond the floor; 0.5 is correct rounding. float64's floor is
+  its whole bound, so that more than 0 is seen only of errors too small for a float64, which a
+  subnormal result has.
+- *misrounded*: the share of elements that are not the exact result rounded once.
+- *differing bits*: elements whose bits are not those of NumPy; promised to be 0 for the result,
+  float64 apart.
+
+The last column says what the bound of 0.501 ULP rests on, or float64's bound. *proved*: by the
+argument in [numerics](numerics.md#why-this-is-enough), for any row of up to 2^20 elements.
+*exhaustive at n = 1*: on these inputs, and for each of the 65 536 values of the dtype as a row of
+one element at three eps. *observed*: on these inputs, and by fuzzing. The shares and the differing
+bits are observed everywhere; no number here is a bound on them.
+"""
+_PEERS_HEAD = """
+## Beside the frameworks' own layers
+
+The worst error in ULPs on float32 rows. From 2^23 on, 8.4e6, no digit is right; *NaN*: NaN or
+infinity came in place of a number. normkit's is the worst of all backends on the CPU.
+tests/test_peers.py asserts that it is within 0.501, and that the others are off.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    contract = json.loads((_DATA / "contract.json").read_text(encoding="utf-8"))
+    peers = json.loads((_DATA / "peers.json").read_text(encoding="utf-8"))
+    parts = [_HEAD]
+    for op in _OPS:
+        for part in ("forward", "dx", "dscale", "dbias"):
+            parts.append("\n".join(_section(contract, op, part)) + "\n")
+    return "".join(parts) + _PEERS_HEAD + "\n".join(_peers_table(peers)) + "\n"
+
+
+def write() -> None:
+    """Write docs/contract.md."""
+    PATH.write_text(page(), encoding="utf-8")
+
+
+def evidence(arithmetic: str, op: str, dtype: str, part: str) -> str:
+    """What the worst error's bound rests on. ``arithmetic`` is that of the backend's row sums."""
+    if part != "forward" or dtype == "float64":
+        return "observed"
+    if dtype in ("float16", "bfloat16"):
+        return "exhaustive at n = 1, else observed"
+    return "proved" if op == "rms_norm" and arithmetic == "float64" else "observed"
+
+
+def _section(contract: dict[str, Any], op: str, part: str) -> Iterator[str]:
+    from contract import BACKENDS  # which imports this module
+
+    yield f"\n## {_OPS[op]}, {'the result' if part == 'forward' else part}\n"
+    yield "| dtype | backend | worst | misrounded | differing bits | of | the bound is |"
+    yield "|---|---|---|---|---|---|---|"
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for label, arithmetic in BACKENDS.items():
+            row = contract[f"{label} {op} {dtype}"][part]
+            share = f"{100 * row['misrounded'] / row['of']:.3f} %"
+            proof = evidence(arithmetic, op, dtype, part)
+            cells = (dtype, label, f"{row['worst']:.5f}", share, row["differing"], row["of"], proof)
+            yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _peers_table(peers: list[dict[str, Any]]) -> Iterator[str]:
+    names = [name for name in peers[0] if name not in ("op", "name")]
+    yield f"| op | rows | {' | '.join(names)} |"
+    yield "|---" * (len(names) + 2) + "|"
+    for row in peers:
+        errors = ["NaN" if row[name] is None else f"{row[name]:.3g}" for name in names]
+        yield f"| {_OPS[row['op']]} | {row['name']} | {' | '.join(errors)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(write())
