@@ -8,6 +8,7 @@ device without float64, each has a `PairArithmetic`.
 """
 
 import functools
+import math
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
@@ -85,6 +86,30 @@ class Arithmetic:
             n = n * x.shape[a]
         return n
 
+    def mean_square(self, d: Array, axes: Axes, dtype: Any) -> Array:
+        """mean(d^2) of input of ``dtype``.
+
+        float64 input has no wider type for the sum: its rounding is taken off by a second one.
+        """
+        n = self.count(d, axes)
+        square = d * d
+        mean = self.sum(square, axes) / n
+        if dtype_name(dtype) != "float64":
+            return mean
+        rest = self.sum(square - mean, axes) / n
+        return mean + self.xp.where(self.xp.isfinite(rest), rest, self.xp.zeros_like(rest))
+
+    def trimmed(self, h: Array) -> Array:
+        """``h`` rounded to 50 bits, which hides most of the roundings of a sum in some order.
+
+        Results that a norm often gives, such as +-1, are then exact: h scale + bias may lie in the
+        middle between two float32 numbers, and the last bit of h would decide.
+
+        Source: Dekker 1971 (Veltkamp's splitting).
+        """
+        multiple = 9.0 * h
+        return multiple - (multiple - h)
+
     def inverse_root(self, v: Array) -> Array:
         """1 / sqrt(v), and 0 where v is 0."""
         xp = self.xp
@@ -95,19 +120,20 @@ class Arithmetic:
     def row_root(self, x: Array, eps: float, axes: Axes) -> Any:
         """q, a power of two for each row of ``x``, by whose square a row is scaled.
 
-        1 where squares of x cannot leave float64's range. For float64 itself q is 2^-300, 1 or
-        2^300, which keeps max|x| q^2 in 2^-474 .. 2^424 unless eps outweighs it. n squares then
-        stay below 2^1023 for n up to 2^170, the largest is a normal number, and one that vanishes
-        is less than 2^-74 of it. A tiny row is left alone where eps is at least 2^-800, for
-        eps q^4 would overflow. Being constant to every derivative, q leaves them alone.
+        1 where squares of x cannot leave float64's range. For float64 itself q is 2^-300 on huge
+        rows and up to 2^300 on tiny ones, as far as eps q^4 stays below 2^1000. It keeps max|x| q^2
+        below 2^424, so that n squares stay below 2^1023 for n up to 2^170; and either above 2^-474,
+        so that the largest square is a normal number and one that vanishes is less than 2^-74 of
+        it, or so far below eps that no square matters. Being constant to every derivative, q
+        leaves them alone.
         """
         if dtype_name(x.dtype) != "float64":
             return 1.0
         largest = self.max(self.xp.abs(self.constant(x)), axes)
-        huge = largest >= 2.0**400
-        tiny = (largest < 2.0**-400) & (eps < 2.0**-800)
         one = self.xp.ones_like(largest)
-        return self.xp.where(huge, one * 2.0**-300, self.xp.where(tiny, one * 2.0**300, one))
+        up = 2.0 ** min(300, (1000 - math.frexp(eps)[1]) // 4 if eps else 300)
+        q = self.xp.where(largest < 2.0**-400, one * up, one)
+        return self.xp.where(largest >= 2.0**400, one * 2.0**-300, q)
 
     def times_power(self, x: Array, q: Any) -> Array:
         """``x``, wide or not, times the power of two ``q``."""

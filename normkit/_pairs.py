@@ -221,6 +221,15 @@ class PairArithmetic(Arithmetic):
         """Both, computed before a sum of them begins."""
         return hi, lo
 
+    def mean_square(self, d: Pair, axes: Axes, dtype: Any) -> Pair:
+        """mean(d^2)."""
+        mean: Pair = self.sum(d * d, axes) / self.count(d, axes)
+        return mean
+
+    def trimmed(self, h: Pair) -> Pair:
+        """``h``: a pair sums in one order, and has bits to spare."""
+        return h
+
     def inverse_root(self, v: Pair) -> Pair:
         """1 / sqrt(v), and 0 where v is 0: one step of Newton's method from the rounded root."""
         xp = self.xp

@@ -44,12 +44,12 @@ def centre(ar: Arithmetic, x: Any, axes: Axes) -> Any:
     return (n * d - ar.sum(d, axes)) / n
 
 
-def inverse_root_mean_square(ar: Arithmetic, d: Any, eps: Any, axes: Axes) -> Any:
-    """r = 1 / sqrt(mean(d^2) + eps), and 0 where that is 1 / 0.
+def inverse_root_mean_square(ar: Arithmetic, d: Any, eps: Any, axes: Axes, dtype: Any) -> Any:
+    """r = 1 / sqrt(mean(d^2) + eps), and 0 where that is 1 / 0; ``dtype`` is that of the input.
 
     There d is 0 all along the row: with r = 0 the row gives 0, and its gradients stay finite.
     """
-    return ar.inverse_root(ar.sum(d * d, axes) / ar.count(d, axes) + eps)
+    return ar.inverse_root(ar.mean_square(d, axes, dtype) + eps)
 
 
 def scaled(
@@ -57,12 +57,14 @@ def scaled(
 ) -> Array:
     """((d * r) * scale) + bias, rounded once to ``dtype``.
 
-    float32 and float64 are computed in float64. A half dtype takes d * r in float64, rounded once
-    to float32, and goes on in float32 in the written order: each step is rounded by itself, so
-    that no compiler may contract them.
+    float64 is computed in float64. So is float32, after h = d * r is trimmed to 50 bits. A half
+    dtype takes that h rounded once to float32, and goes on in float32 in the written order: each
+    step is rounded by itself, so that no compiler may contract them.
     """
-    work = ar.to_float32 if dtype_name(dtype) in HALF_DTYPES else ar.widen
-    y = work(d * r)
+    name = dtype_name(dtype)
+    work = ar.to_float32 if name in HALF_DTYPES else ar.widen
+    h = d * r
+    y = work(h if name == "float64" else ar.trimmed(h))
     if scale is not None:
         y = work(y * work(scale))
     if bias is not None:

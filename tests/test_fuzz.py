@@ -1,6 +1,5 @@
-"""A fixed batch of fuzzed cases, the seeds that failed once, and the known violations by example."""
+"""A fixed batch of fuzzed cases, the seeds that failed once, and what they taught by example."""
 
-import functools
 import json
 
 import normkit.numpy
@@ -12,7 +11,6 @@ from oracles import EXACT
 
 from normkit.testing import assert_same_bits, assert_ulp, contract_floor, dtype_of
 
-_known = functools.partial(pytest.mark.xfail, raises=AssertionError)
 _BATCH = range(12_000)  # some 10 s a test, half of it JAX's compilations
 
 
@@ -29,13 +27,7 @@ def test_fixed_batch(op: str, dtype: str) -> None:
     assert tried > len(_BATCH) / 10
 
 
-_OPEN = {  # seed: why it still fails
-    257229267: "float64 LayerNorm of a row with one element beside nothing, and scale: 4.59 ULP, not 4"
-}
-_SEEDS = [
-    pytest.param(seed, marks=[_known(reason=_OPEN[seed])] if seed in _OPEN else [])
-    for seed in json.loads(PATH.read_text(encoding="utf-8"))
-]
+_SEEDS = json.loads(PATH.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
@@ -44,7 +36,6 @@ def test_recorded_seed(seed: int) -> None:
     assert not [f.message for f in found if not f.known]
 
 
-@_known(reason="contract_floor says max|y| where it should say |scale| max|h|")
 def test_floor_where_scale_hides_the_rest_of_the_row() -> None:
     """An element close to the mean has the error of its row, and scale leaves nothing else."""
     x = np.random.default_rng(0).standard_normal((64, 129))
@@ -56,8 +47,7 @@ def test_floor_where_scale_hides_the_rest_of_the_row() -> None:
     assert_ulp(y, exact, floor=contract_floor(x, exact, scale))
 
 
-@_known(reason="contract_floor leaves out that float64's own subnormals are rounded")
-def test_floor_where_scale_magnifies_float64_subnormals() -> None:
+def test_float64_subnormal_deviations() -> None:
     """Deviations below 2^-1022, which eps leaves small, and a huge scale brings back."""
     x = np.repeat([[1e-297]], 5, axis=1)
     x[0, 0] = np.nextafter(1e-297, 0)
@@ -67,7 +57,9 @@ def test_floor_where_scale_magnifies_float64_subnormals() -> None:
     assert_ulp(y, exact, floor=contract_floor(x, exact, scale))
 
 
-@_known(reason="the steps after h are float32: h scale is infinite on the way")
+@pytest.mark.xfail(
+    raises=AssertionError, reason="the steps after h are float32: h scale is infinite on the way"
+)
 def test_half_type_that_overflows_on_the_way() -> None:
     """h = -1.5, scale = 2.34e38 and bias = 2.78e38: the sum fits bfloat16, the product does not."""
     x = np.array([[-1.0, -1.0, 3.0, 3.0, -4.0]]).astype(dtype_of("bfloat16"))
@@ -79,13 +71,15 @@ def test_half_type_that_overflows_on_the_way() -> None:
     assert_ulp(y[:, 4:], EXACT["layer_norm"](x, scale, bias, at=[4]))
 
 
-@_known(reason="sums in each framework's own order: docs/numerics.md, not promised")
-def test_bits_of_constant_rows_with_a_bias() -> None:
-    """RMSNorm is 1 + bias but for less than 2^-53, and often a tie: the sum's order decides it."""
+@pytest.mark.parametrize("op", FORWARD)
+def test_bits_where_the_result_is_often_a_tie(op: str) -> None:
+    """RMSNorm of a constant row is bias +- 1, LayerNorm of two elements too, but for rounding."""
     random = np.random.default_rng(0)
-    x = np.repeat(random.standard_normal((512, 1)), 59, axis=1).astype(np.float32)
-    bias = random.standard_normal(59).astype(np.float32)
-    expected = normkit.numpy.rms_norm(x, None, bias, eps=0.0)
+    width = 59 if op == "rms_norm" else 2
+    x = np.repeat(random.standard_normal((512, 1)), width, axis=1).astype(np.float32)
+    x[:, 1:] *= 1 if op == "rms_norm" else -1
+    scale, bias = random.standard_normal((2, width)).astype(np.float32)
+    expected = getattr(normkit.numpy, op)(x, scale, bias, eps=0.0)
     for subject in subjects()[0]:
         if subject.exact_bits:
-            assert_same_bits(subject.run("rms_norm", x, None, bias, eps=0.0), expected)
+            assert_same_bits(subject.run(op, x, scale, bias, eps=0.0), expected)

@@ -65,6 +65,10 @@ class JaxArithmetic(Arithmetic):
         """``y`` rounded to ``dtype`` by way of float32 for the half dtypes, subnormals included."""
         return _cast(y, dtype_name(dtype))
 
+    def trimmed(self, h: Any) -> Any:
+        """``h`` rounded to 50 bits by the operation of XLA that no pass removes."""
+        return lax.reduce_precision(h, 11, 49)
+
     def constant(self, x: Any) -> Any:
         """``x`` cut off from derivatives, whose rules would run outside of the scope."""
         return lax.stop_gradient(x)
@@ -98,6 +102,10 @@ class SmoothArithmetic(JaxArithmetic):
         """``x`` in float64, not rounded."""
         return _cast(x, "float64")
 
+    def trimmed(self, h: Any) -> Any:
+        """``h``, not rounded."""
+        return h
+
 
 class SingleArithmetic(JaxArithmetic):
     """Plain float32 in scaled rows: what derivatives are taken of where there is no float64."""
@@ -113,6 +121,10 @@ class SingleArithmetic(JaxArithmetic):
     def narrow(self, y: Any, dtype: Any) -> Any:
         """``y`` rounded to ``dtype``."""
         return y.astype(dtype)
+
+    def trimmed(self, h: Any) -> Any:
+        """``h``, not rounded."""
+        return h
 
     def row_root(self, x: Any, eps: float, axes: Axes) -> Any:
         """As for pairs, for the range is theirs."""
@@ -136,7 +148,8 @@ class JaxPairArithmetic(PairArithmetic):
         super().__init__(plain, word)
         self._axis_name = plain.axis_name
         self._bits, self._high = _PATTERNS[word]
-        self._zero = self._unknown_zero(x)
+        with self.scope():  # x may be float64
+            self._zero = self._unknown_zero(x)
 
     def _unknown_zero(self, x: Any) -> Any:
         """The bits of |x_0 0|, with x_0 finite."""

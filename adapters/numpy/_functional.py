@@ -77,7 +77,7 @@ def layer_norm(
     """LayerNorm of a NumPy array: y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias.
 
     Args:
-        x, scale, bias, axis, convention, out: As in `rms_norm`.
+        x, scale, bias, axis, convention, kernel, out: As in `rms_norm`.
         eps: Added to the variance, in units of x squared; None is 1e-5.
 
     Returns:

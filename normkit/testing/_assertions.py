@@ -23,9 +23,10 @@ def contract_floor(
     *,
     pairs: bool = False,
 ) -> Array:
-    """The absolute error that the contract allows beside 0.501 ULP, for each element.
+    """The absolute error that the contract allows beside 0.501 ULP, for each element i.
 
-    With F = max |y| + max |bias| over the row, a bound on what the last steps add up:
+    With F_i = |scale_i| max|h| + |bias_i|, what the last steps add up: h is the normalised row,
+    and an element of it may have the error of the largest.
 
     - float32 is summed in float64, whose own rounding shows where the result nearly cancels:
       2^-49 F, four bits above 2^-53 for the sum over up to 2^20 elements;
@@ -33,11 +34,11 @@ def contract_floor(
       2^-24, at most 2^-22 F together;
     - bfloat16 reaches float32's subnormal numbers: 2^-149 for each of the three steps, the first
       two times max(1, |scale|);
-    - float64 has no wider type, and its own rule: 4 ULP of the largest of |y| and |bias| in the
-      row;
+    - float64 has no wider type, and its own rule: 4 ULP of F, and 2^-1074 max(1, |scale|) for an h
+      that is subnormal;
     - pairs of float32 have 48 bits, of which a long sum may cost a few: 2^-42 F, and float32's
-      smallest subnormal number times max(1, |scale|), below which the second of a pair vanishes. Pairs of float64 have 106 bits:
-      2^-90 F and float64's smallest, in place of its own rule.
+      smallest subnormal number times max(1, |scale|), below which the second of a pair vanishes.
+      Pairs of float64 have 106 bits: 2^-90 F and float64's smallest, in place of its own rule.
 
     Args:
         x: The input, a NumPy array.
@@ -47,25 +48,39 @@ def contract_floor(
 
     Returns:
         float64 array of the shape of ``x``, for `assert_ulp`.
+
+    Raises:
+        ValueError: ``exact`` is not the result of one of these two functions.
     """
+    if exact.largest is None:
+        raise ValueError(
+            "exact must be what exact_rms_norm or exact_layer_norm returned; got other numbers; "
+            "call one of them"
+        )
     axes = tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis))
     shape = tuple(size if a in axes else 1 for a, size in enumerate(x.shape))
-    b = 0.0 if bias is None else np.abs(np.asarray(bias, np.float64)).max()
-    w = 1.0 if scale is None else np.abs(np.asarray(scale, np.float64)).reshape(shape)
-    finite = np.where(np.isfinite(exact.values), np.abs(exact.values), 0.0)
-    largest = np.max(finite, axis=axes, keepdims=True, initial=0.0)
+    b = _size(bias, 0.0, shape)
+    w = _size(scale, 1.0, shape)
+    with np.errstate(over="ignore"):
+        largest = np.minimum(w * exact.largest + b, np.finfo(np.float64).max)
     name = x.dtype.name
     if pairs and name == "float64":
-        floor = 2.0**-90 * (largest + b) + 2.0**-1074
+        floor = 2.0**-90 * largest + 2.0**-1074
     elif name == "float64":
-        floor = MAX_ULP_FLOAT64 * ulp(np.maximum(largest, b), "float64")
+        floor = MAX_ULP_FLOAT64 * ulp(largest, "float64") + 2.0**-1074 * np.maximum(1.0, w)
     else:
         share = 2.0**-49 if name == "float32" or bias is None else 2.0**-22
         subnormal = 3 * 2.0**-149 * np.maximum(1.0, w) if name == "bfloat16" else 0.0
-        floor = share * (largest + b) + subnormal
+        floor = share * largest + subnormal
         if pairs:
-            floor = np.maximum(floor, 2.0**-42 * (largest + b)) + 2.0**-149 * np.maximum(1.0, w)
+            floor = np.maximum(floor, 2.0**-42 * largest) + 2.0**-149 * np.maximum(1.0, w)
     return np.broadcast_to(floor, x.shape)
+
+
+def _size(parameter: Any, default: float, shape: tuple[int, ...]) -> Any:
+    if parameter is None:
+        return default
+    return np.abs(np.asarray(parameter, np.float64)).reshape(shape)
 
 
 def worst_ulp(actual: Array, exact: Exact, floor: Any = 0.0) -> float:

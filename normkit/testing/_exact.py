@@ -16,10 +16,18 @@ class Exact:
 
     Attributes:
         shape: Shape of the array.
+        largest: Of a norm's result, for each element the largest |h| of its row, as float64: the
+            normalised row before scale and bias. None of other numbers.
     """
 
-    def __init__(self, numbers: Iterable[tuple[int, int] | float], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        numbers: Iterable[tuple[int, int] | float],
+        shape: tuple[int, ...],
+        largest: Array | None = None,
+    ) -> None:
         self.shape = shape
+        self.largest = largest
         self._numbers = list(numbers)
         parts = [_split(number) for number in self._numbers]
         self._leading, self._rest, self._exponent = (

@@ -40,8 +40,8 @@ def exact_rms_norm(
             each row are returned. The statistics are those of the whole row all the same.
 
     Returns:
-        `Exact` numbers of the shape of x, or of ``x[..., at]``. Rows with NaN or an infinity give what IEEE 754 makes
-        of the formula; a zero row gives ``bias``, also at eps 0.
+        `Exact` numbers of the shape of x, or of ``x[..., at]``. Rows with NaN or an infinity give
+        what IEEE 754 makes of the formula; a zero row gives ``bias``, also at eps 0.
 
     Example:
         >>> exact_rms_norm(np.float32([1, 2, 3, 4]), eps=0.0).rounded("float16")
@@ -215,9 +215,12 @@ def _norm(
     biases = _parameter(bias, width, 0.0)
     wanted = range(width) if at is None else [int(i) for i in at]
     numbers: list[Number] = []
+    largest: list[Number] = []
     for row in view.rows:
         if np.isfinite(row).all():
             found = _statistics(row, eps, centred)
+            m = max(max(found.deviations), -min(found.deviations)) * found.root
+            largest += [(m, found.exponent + found.root_exponent)] * len(wanted)
             for i in wanted:
                 (w, we), (b, be) = scales[i], biases[i]
                 m = found.deviations[i] * found.root * w
@@ -225,9 +228,13 @@ def _norm(
         else:
             special = _special_row(row, biases, centred)
             numbers += [special[i] for i in wanted]
+            largest += [0.0] * len(wanted)
     if at is not None:
-        return Exact(numbers, (*np.shape(x)[:-1], len(wanted)))
-    return view.restore(numbers, np.shape(x))
+        shape = (*np.shape(x)[:-1], len(wanted))
+        return Exact(numbers, shape, Exact(largest, shape).values)
+    exact = view.restore(numbers, np.shape(x))
+    exact.largest = view.restore(largest, np.shape(x)).values
+    return exact
 
 
 def _special_row(row: Array, biases: list[Finite], centred: bool) -> list[Number]:
