@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import array_api_compat
 
+from normkit import _checks
 from normkit._checks import HALF_DTYPES, Axes, dtype_name
 
 Array: TypeAlias = Any
@@ -62,6 +63,15 @@ class Arithmetic:
         if dtype_name(dtype) in HALF_DTYPES:
             y = self.to_float32(y)
         return self.xp.astype(y, dtype, copy=False)
+
+    def dtype_called(self, name: str) -> Any:
+        """The dtype called ``name``."""
+        _checks.has_dtype(self.xp, name)
+        return getattr(self.xp, name)
+
+    def round_to(self, y: Array, name: str) -> Array:
+        """Wide ``y`` rounded once to the dtype called ``name``, and wide again."""
+        return y if name == "float64" else self.widen(self.narrow(y, self.dtype_called(name)))
 
     def constant(self, x: Array) -> Array:
         """``x``, for a computation whose result no derivative depends on."""

@@ -2,23 +2,27 @@
 
 Each norm has two, of which neither looks inside the other:
 
-    <norm>(x, weight, bias, eps, axes, kernel) -> y
-    <norm>_vjp(dy, x, weight, bias, eps, axes, kernel) -> (dx, dweight, dbias)
+    <norm>(x, weight, bias, eps, axes, convention, kernel) -> y
+    <norm>_vjp(dy, x, weight, bias, eps, axes, convention, kernel) -> (dx, dweight, dbias)
 
-An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
+``convention`` is the text of a `Convention`: a schema knows no objects. An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
 is differentiable by the second; where a graph of the backward pass itself is asked for
 (``create_graph``), the backward pass is the core's formula in ordinary operations, which
 PyTorch differentiates further.
 """
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import array_api_compat.torch as xp
 import torch
 from torch import Tensor
 
+from normkit import Convention
 from normkit._arithmetic import Arithmetic
+from normkit._checks import Axes
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, formulas
@@ -38,7 +42,7 @@ def formula(
     kernel: str | None,
 ) -> Any:
     """The core's formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, kernel).forward(norm, x, weight, bias, call)
+    return choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
 
 
 def formula_vjp(
@@ -51,14 +55,40 @@ def formula_vjp(
     kernel: str | None,
 ) -> Any:
     """The core's backward formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, kernel).vjp(norm, dy, x, weight, bias, call)
+    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, weight, bias, call)
+
+
+@functools.cache
+def _convention(text: str) -> Convention:
+    return Convention.from_text(text)
+
+
+def _call(eps: float, axes: Sequence[int], convention: str) -> Call:
+    return Call(eps, tuple(axes), _convention(convention))
+
+
+@functools.cache
+def _result_dtype(norm: Norm, convention: str, *dtypes: torch.dtype | None) -> torch.dtype:
+    """What the formula makes of a row of one element."""
+    row: Any = [None if d is None else torch.ones(1, dtype=d) for d in dtypes]
+    whole = replace(_convention(convention), partial=1.0, groups=1)
+    x, weight, bias = row
+    found: torch.dtype = formula(norm, x, weight, bias, Call(1e-6, (0,), whole), None).dtype
+    return found
+
+
+def _options(call: Call) -> tuple[float, Axes, str]:
+    """The options as the operators take them."""
+    return call.eps, call.axes, call.convention.text
 
 
 _LIBRARY = torch.library.Library("normkit", "DEF")
 
 
 def _define(norm: Norm) -> None:
-    arguments = "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes, str? kernel"
+    arguments = (
+        "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes, str convention, str? kernel"
+    )
     name, vjp_name = f"normkit::{norm.name}", f"normkit::{norm.name}_vjp"
     _LIBRARY.define(f"{norm.name}({arguments}) -> Tensor")
     _LIBRARY.define(f"{norm.name}_vjp(Tensor dy, {arguments}) -> (Tensor, Tensor, Tensor)")
@@ -69,9 +99,10 @@ def _define(norm: Norm) -> None:
         bias: Tensor | None,
         eps: float,
         axes: Sequence[int],
+        convention: str,
         kernel: str | None,
     ) -> Tensor:
-        return formula(norm, x, weight, bias, Call(eps, tuple(axes)), kernel)
+        return formula(norm, x, weight, bias, _call(eps, axes, convention), kernel)
 
     def vjp(
         dy: Tensor,
@@ -80,10 +111,23 @@ def _define(norm: Norm) -> None:
         bias: Tensor | None,
         eps: float,
         axes: Sequence[int],
+        convention: str,
         kernel: str | None,
     ) -> tuple[Tensor, ...]:
-        gradients = formula_vjp(norm, dy, x, weight, bias, Call(eps, tuple(axes)), kernel)
+        gradients = formula_vjp(norm, dy, x, weight, bias, _call(eps, axes, convention), kernel)
         return tuple(x.new_empty(0) if g is None else g for g in gradients)
+
+    def fake_forward(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        axes: Sequence[int],
+        convention: str,
+        kernel: str | None,
+    ) -> Tensor:
+        dtypes = [None if t is None else t.dtype for t in (x, weight, bias)]
+        return torch.empty_like(x, dtype=_result_dtype(norm, convention, *dtypes))
 
     def fake_vjp(
         dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
@@ -95,16 +139,16 @@ def _define(norm: Norm) -> None:
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         run = formula_vjp if torch.is_grad_enabled() else run_vjp
-        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), None, None, None)
+        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), *[None] * 4)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, eps, axes, ctx.kernel = inputs
+        x, weight, bias, eps, axes, convention, ctx.kernel = inputs
         ctx.save_for_backward(x, weight, bias)
-        ctx.call = Call(eps, tuple(axes))
+        ctx.call = _call(eps, axes, convention)
 
     _LIBRARY.impl(norm.name, forward, "CompositeExplicitAutograd")
     _LIBRARY.impl(f"{norm.name}_vjp", vjp, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, lambda x, *_: torch.empty_like(x), lib=_LIBRARY)
+    torch.library.register_fake(name, fake_forward, lib=_LIBRARY)
     torch.library.register_fake(vjp_name, fake_vjp, lib=_LIBRARY)
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
 
@@ -118,7 +162,7 @@ def run_forward(
     kernel: str | None,
 ) -> Any:
     """The first operator of ``norm``."""
-    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, call.eps, call.axes, kernel)
+    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, *_options(call), kernel)
 
 
 def run_vjp(
@@ -132,7 +176,7 @@ def run_vjp(
 ) -> Any:
     """The second operator of ``norm``, with None where there was no parameter."""
     operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
-    dx, dweight, dbias = operator(dy, x, weight, bias, call.eps, call.axes, kernel)
+    dx, dweight, dbias = operator(dy, x, weight, bias, *_options(call), kernel)
     return dx, None if weight is None else dweight, None if bias is None else dbias
 
 
