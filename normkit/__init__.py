@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 from normkit import conventions as conventions
 from normkit._convention import Convention as Convention
+from normkit._identify import Identification as Identification
+from normkit._identify import identify as identify
 from normkit._layer_norm import layer_norm as layer_norm
 from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
 from normkit._residual import add_layer_norm as add_layer_norm
@@ -18,9 +20,11 @@ from normkit._rms_norm import rms_norm_vjp as rms_norm_vjp
 __version__ = version("normkit")
 __all__ = [
     "Convention",
+    "Identification",
     "add_layer_norm",
     "add_rms_norm",
     "conventions",
+    "identify",
     "layer_norm",
     "layer_norm_vjp",
     "rms_norm",
