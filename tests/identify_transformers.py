@@ -18,7 +18,7 @@ import transformers
 from transformers_norms import NormClass, norm_classes
 
 import normkit
-from normkit._identify._forms import Called, choose_form
+from normkit._identify._forms import choose_form
 from normkit._identify._host import attempt, host_of
 from normkit._identify._probes import cast
 from normkit.testing import ulp
@@ -43,6 +43,10 @@ KNOWN = {
     "AutoformerLayernorm": "takes the mean over the sequence off its result",
     "AXK2GatedRMSNorm": "gates its result by an MLP of it",
     "DoryL2Norm": "L2 normalisation: divides by the root of the sum",
+    "Qwen2_5_OmniAdaLayerNormZero": "needs a conditioning input",
+    "Qwen2_5_OmniAdaLayerNormZero_Final": "needs a conditioning input",
+    "VibeVoiceDiffusionHeadAdaLayerNorm": "needs a conditioning input, and a configuration",
+    "WavTokenizerAdaLayerNorm": "needs a conditioning id, and a configuration",
     "EsmFoldLayerNorm": "casts parameters to bfloat16 for bfloat16 x only, not for float16",
     "EsmFold2AdaptiveLayerNorm": "scale and bias come from a second input",
     "HYV4UnweightedRMSNorm": "returns the factor r alone",
@@ -55,9 +59,20 @@ KNOWN = {
 }
 
 
-def held_out(f: Called, found: normkit.Identification) -> str | None:
+def judge(norm: NormClass) -> tuple[normkit.Identification, str | None]:
+    """What identify says of a class, and where the preset departs on held-out inputs."""
+    module = norm.build(WIDTH)
+    found = normkit.identify(module, width=WIDTH)
+    return found, held_out(module, found)
+
+
+def held_out(module: Any, found: normkit.Identification) -> str | None:
     """None if the preset agrees with the class on other inputs, else where it departs."""
     assert found.convention is not None
+    host = host_of(module)
+    assert host is not None
+    f, _ = choose_form(host.subject(module, WIDTH), WIDTH)
+    assert f is not None
     for x_dtype, scale_dtype in PAIRS:
         for name, x, scale, bias in _inputs(x_dtype, scale_dtype, 1 - f.neutral):
             with np.errstate(all="ignore"):
@@ -121,7 +136,7 @@ def entry(norm: NormClass) -> dict[str, Any]:
     row: dict[str, Any] = {"class": f"{norm.module}:{norm.name}"}
     module = attempt(lambda: norm.build(WIDTH))
     if isinstance(module, Exception):
-        return row | {"result": "not buildable", "reason": _line(module)}
+        return row | {"result": "not buildable", "reason": KNOWN.get(norm.name, _line(module))}
     try:
         found = normkit.identify(module, width=WIDTH)
     except ValueError:
@@ -132,11 +147,7 @@ def entry(norm: NormClass) -> dict[str, Any]:
     if not found.presets:
         departs = "; ".join(f"{f.field}: {f.found}" for f in found.findings)
         return row | {"result": "none", "departs": departs, "reason": KNOWN.get(norm.name, departs)}
-    host = host_of(module)
-    assert host is not None
-    called, _ = choose_form(host.subject(module, WIDTH), WIDTH)
-    assert called is not None
-    why = held_out(called, found)
+    why = held_out(module, found)
     row |= {"result": "named", "kind": found.kind, "presets": list(found.presets)}
     return row | {"held_out": why or "agrees"}
 

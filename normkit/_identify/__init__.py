@@ -185,16 +185,16 @@ def _concluded(
         open_fields=open_fields(answers, best.convention, roles) if best and settled else {},
         findings=findings,
         agreed=0 if best is None else len(answers.answers) - best.clear,
-        equal_bits=0 if best is None else answers.equal_bits(best.convention),
+        equal_bits=0 if best is None else best.equal,
         misses=tuple(miss(answers, *key, match, convention) for key, match in misses),
     )
 
 
-def _rank(structure: Structure, match: Match) -> tuple[int, int, bool]:
-    """Fewest clear departures, then fewest in bits, then the preset whose own eps it is."""
+def _rank(structure: Structure, match: Match) -> tuple[int, int, int, bool]:
+    """Fewest clear departures, fewest in bits, most equal bits, then the preset with this eps."""
     machine = match.convention.eps == "machine"
     own = structure.machine if machine else match.convention.eps == structure.eps
-    return match.clear, match.bits, not own
+    return match.clear, match.bits, -match.equal, not own
 
 
 def _nearest_by_field(answers: Answers, nearest: Match) -> tuple[Match, tuple[Finding, ...]]:

@@ -14,12 +14,14 @@ _HALF_ULP = 1.5
 _SHARE = 0.01
 # A half result that is off by less than this part of the row's largest is a 0 that came out 1e-9.
 _NEGLIGIBLE = 2.0**-16
+# No flipped rounding, of bfloat16 even, moves an element by this part of the row's largest.
+_WRONG = 2.0**-6
 # Relative errors below which an output counts as right to float64 or to float32.
 _FLOAT64, _FLOAT32 = 2.0**-45, 2.0**-19
 
 CRITERION = (
     "float32 outputs within 8 ULP of the row's largest element, half outputs within 1 % flipped "
-    "roundings, equal dtypes, infinities and NaN in the same places"
+    "roundings, none off by more than 2^-6 of it, equal dtypes, infinities and NaN in the same places"
 )
 
 
@@ -52,10 +54,23 @@ def departure(probe: Probe, theirs: Array, ours: Array, eps: float) -> Departure
     far = _beyond_noise(a, b, theirs.dtype.name)
     if far.mean() > _SHARE:
         return Departure("share", _first(far))
+    wrong = _difference(a, b) > _WRONG
+    if wrong.any():
+        return Departure("share", _first(wrong))
     differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
     if probe.exact and differ.any():
         return Departure("bits", _first(differ))
     return None
+
+
+def _difference(a: Array, b: Array) -> Array:
+    """Differences as parts of the row's largest element, 0 where one is not finite."""
+    import numpy as np
+
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = np.where(finite, a, 0), np.where(finite, b, 0)
+    largest = np.maximum(np.abs(a), np.abs(b)).max(-1, keepdims=True)
+    return np.abs(a - b) / np.where(largest > 0, largest, 1.0)
 
 
 def _beyond_noise(a: Array, b: Array, dtype: str) -> Array:

@@ -63,10 +63,10 @@ def _query_and_key(call: Call, x: Array) -> Array:
 
 FORMS = (
     Form("f(x)", -1, _batches),
-    Form("f(x) with one batch axis", -1, _rows),
     *(Form(f"f(x, gate) with {n}(gate) = 1", -1, _gated(g)) for n, g in _GATES.items()),
     Form("f(x) with channels first, 4 axes", 1, _images),
     Form("f(x) with channels first, 3 axes", 1, _sequences),
+    Form("f(x) with one batch axis", -1, _rows),
     Form("f(query, key)", -1, _query_and_key),
 )
 

@@ -29,11 +29,19 @@ class Answer(NamedTuple):
 
 
 class Match(NamedTuple):
-    """How a convention compares: the probes at which it departs, and those that differ in bits."""
+    """How a convention compares.
+
+    Attributes:
+        convention: Which.
+        departures: The probes, by number, at which it departs beyond noise.
+        bits: At how many exact probes only last bits differ.
+        equal: At how many probes all bits are equal.
+    """
 
     convention: Convention
     departures: tuple[tuple[int, Departure], ...]
     bits: int
+    equal: int
 
     @property
     def clear(self) -> int:
@@ -54,12 +62,13 @@ class Answers:
             return None
         return self.eps_of(probe)
 
-    def departure(self, convention: Convention, answer: Answer) -> Departure | None:
-        """How the convention departs at one probe."""
-        eps = self.eps(convention, answer.probe)
-        ours = apply(convention, eps, answer.probe)
-        known = self.eps_of(answer.probe)
-        return departure(answer.probe, answer.result, ours, known)
+    def ours(self, convention: Convention, probe: Probe) -> Array:
+        """The convention's output for a probe."""
+        return apply(convention, self.eps(convention, probe), probe)
+
+    def departure(self, answer: Answer, ours: Array) -> Departure | None:
+        """How ``ours`` departs from the answer."""
+        return departure(answer.probe, answer.result, ours, self.eps_of(answer.probe))
 
     def eps_of(self, probe: Probe) -> float:
         """The thing's eps for the dtype of this probe."""
@@ -69,25 +78,25 @@ class Answers:
 
     def match(self, convention: Convention) -> Match:
         """The convention at all probes."""
-        found = [(i, self.departure(convention, a)) for i, a in enumerate(self.answers)]
-        clear = tuple((i, d) for i, d in found if d is not None and d.clear)
-        return Match(convention, clear, sum(d is not None and not d.clear for _, d in found))
+        import numpy as np
+
+        departures, bits, equal = [], 0, 0
+        for i, answer in enumerate(self.answers):
+            ours = self.ours(convention, answer.probe)
+            found = self.departure(answer, ours)
+            if found is None:
+                same = ours.dtype == answer.result.dtype
+                equal += bool(same and np.array_equal(ours, answer.result, equal_nan=True))
+            elif found.clear:
+                departures.append((i, found))
+            else:
+                bits += 1
+        return Match(convention, tuple(departures), bits, equal)
 
     def fits(self, convention: Convention) -> bool:
         """Whether it departs at no probe; stops at the first."""
-        found = (self.departure(convention, a) for a in self.answers)
+        found = (self.departure(a, self.ours(convention, a.probe)) for a in self.answers)
         return all(d is None or not d.clear for d in found)
-
-    def equal_bits(self, convention: Convention) -> int:
-        """At how many probes all bits are equal."""
-        import numpy as np
-
-        count = 0
-        for probe, result in self.answers:
-            ours = apply(convention, self.eps(convention, probe), probe)
-            same_dtype = ours.dtype == result.dtype
-            count += bool(same_dtype and np.array_equal(ours, result, equal_nan=True))
-        return count
 
 
 def ask(f: Called, n: int, structure: Structure, dtypes: Iterable[str]) -> tuple[Answers, int]:
@@ -165,7 +174,7 @@ def miss(answers: Answers, kind: str, name: str, match: Match, found: Convention
     """The first clear departure of a preset, with its numbers."""
     at, how = match.departures[0]
     probe, result = answers.answers[at]
-    ours = apply(match.convention, answers.eps(match.convention, probe), probe)
+    ours = answers.ours(match.convention, probe)
     row, feature = how.at or (0, 0)
     scale = probe.scale
     return Miss(

@@ -13,7 +13,7 @@ Array = Any
 
 # Rows this large leave any usual eps without effect; rows this small leave only eps, and their
 # squares are still normal numbers.
-_LARGE = 2.0**10
+_LARGE, _HUGE = 2.0**10, 2.0**40
 _TINY = {"float32": 2.0**-60, "float64": 2.0**-200}
 # Nothing measured here is nearer to another answer than this.
 _NEAR = 0.01
@@ -65,10 +65,11 @@ def read_structure(f: Called, n: int, float64: bool) -> Structure:
         findings += _wrong_size(f, n, kind)
     if findings:
         return Structure(kind, 0.0, "inside", False, 1.0, 1, tuple(findings))
-    eps, place = read_eps(f, n, "float32")
+    part = _part(n, kind, seen, groups)
+    eps, place = read_eps(f, n, part, "float32")
     eps = _FLOAT32_MACHINE if _is_near(eps, _FLOAT32_MACHINE) else eps
-    machine = _is_machine(f, n, eps, float64)
-    return Structure(kind, eps, place, machine, seen / n, groups, ())
+    machine = _is_machine(f, n, part, eps, float64)
+    return Structure(kind, eps, place, machine, _share(seen, n), groups, ())
 
 
 def _values(f: Called, x: Array, dtype: str = "float32") -> Array:
@@ -121,6 +122,15 @@ def _features_seen(f: Called, n: int) -> tuple[int, int]:
     return int(before + sum(t.any() for t in single)), 1
 
 
+def _share(seen: int, n: int) -> float:
+    """The simplest p with int(p n) = seen."""
+    for denominator in range(1, n + 1):
+        p = math.ceil(seen * denominator / n) / denominator
+        if int(p * n) == seen:
+            return p
+    return seen / n
+
+
 def _touched(f: Called, n: int, blocks: list[tuple[int, int]]) -> Array:
     """For each block, which features outside it become smaller when it is enlarged."""
     import numpy as np
@@ -129,7 +139,7 @@ def _touched(f: Called, n: int, blocks: list[tuple[int, int]]) -> Array:
     y = np.abs(_values(f, np.concatenate([base, base])))[:1]
     x = np.repeat(base, len(blocks) + len(blocks) % 2, 0)
     for i, (start, stop) in enumerate(blocks):
-        x[i, start:stop] *= 64.0 * math.sqrt(n)
+        x[i, start:stop] = 64.0 * math.sqrt(n)
     smaller = (np.abs(_values(f, x)[: len(blocks)]) < 0.9 * y) & (y > 0)
     for i, (start, stop) in enumerate(blocks):
         smaller[i, start:stop] = False
@@ -175,36 +185,60 @@ def _wrong_size(f: Called, n: int, kind: str) -> Iterator[Finding]:
         yield Finding("statistics", text)
 
 
-def read_eps(f: Called, n: int, dtype: str) -> tuple[float, str]:
+class _Part(NamedTuple):
+    """What the statistics of a row's first feature see, in a row of signs.
+
+    Attributes:
+        features: How many.
+        first: d / x of the first feature.
+        root: Root of the mean of d^2.
+    """
+
+    features: int
+    first: float
+    root: float
+
+
+def _part(n: int, kind: str, seen: int, groups: int) -> _Part:
+    row = _signs(n)[0, : seen // groups]
+    d = row - row.mean() if kind == "layer_norm" else row
+    return _Part(len(row), float(d[0] / row[0]), math.sqrt(float((d * d).mean())))
+
+
+def read_eps(f: Called, n: int, part: _Part, dtype: str) -> tuple[float, str]:
     """(eps, place), from a row so small that eps alone rules and from one as large as it."""
 
-    def gain(size: float) -> float:
+    def factor(size: float) -> float:
+        """r times the scale, of a row of signs of this size."""
         x = size * _signs(n)
-        return float(abs(_values(f, x, dtype)[0, 0] / x[0, 0]))
+        return float(abs(_values(f, x, dtype)[0, 0] / x[0, 0] / part.first))
 
-    large = gain(_LARGE) * _LARGE * math.sqrt(float((_signs(n)[0] ** 2).mean()))
-    if not 0 < large < math.inf:
+    for size in (_HUGE, _LARGE):  # float16 inside does not hold the first
+        scale = factor(size) * size * part.root
+        if 0 < scale < math.inf:
+            break
+    else:
         return 0.0, "inside"
-    r0 = gain(_TINY[dtype]) / large
+    r0 = factor(_TINY[dtype]) / scale
     if not 0 < r0 < _NO_EPS[dtype]:
         return 0.0, "inside"
-    ratio = gain(1 / r0) / r0 / large
+    ratio = factor(1 / r0 / part.root) / r0 / scale
     places = {
         "inside": (math.sqrt(0.5), r0**-2),
         "outside": (0.5, 1 / r0),
-        "floor": (1.0, math.sqrt(n) / r0),
+        "floor": (1.0, math.sqrt(part.features) / r0),
     }
     place = min(places, key=lambda p: abs(places[p][0] - ratio))
     return float(f"{places[place][1]:.6g}"), place  # float32 gives no more digits
 
 
-def _is_machine(f: Called, n: int, eps: float, float64: bool) -> bool:
+def _is_machine(f: Called, n: int, part: _Part, eps: float, float64: bool) -> bool:
     """Whether eps is 2^-23 and, where it can be seen, 2^-52 in float64."""
     if eps != _FLOAT32_MACHINE:
         return False
     if not float64:
         return True
-    wide = attempt(lambda: read_eps(f, n, "float64")[0])
+    wide = attempt(lambda: read_eps(f, n, part, "float64")[0])
     return isinstance(wide, Exception) or _is_near(wide, _FLOAT64_MACHINE)
 
 
