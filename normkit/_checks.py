@@ -421,6 +421,21 @@ def can_be_called(thing: Any) -> None:
         )
 
 
+def library(name: Any, known: Sequence[str]) -> None:
+    """A state is one of a known library."""
+    if name not in known:
+        raise ValueError(f"a library must be one of {', '.join(known)}; got {name!r}; pass one")
+
+
+def torch_module(model: Any, is_module: bool) -> None:
+    """A census is of a torch module."""
+    if not is_module:
+        raise TypeError(
+            f"a model must be a torch.nn.Module; got {_type_name(model)}; "
+            "pass the model itself, not its class or its weights"
+        )
+
+
 def probe_width(width: Any, least: int) -> None:
     """A row must be long enough for the probes."""
     if not isinstance(width, int) or isinstance(width, bool):
