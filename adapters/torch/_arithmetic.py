@@ -1,0 +1,19 @@
+"""PyTorch's operations, and the same without roundings, which derivatives are taken of."""
+
+from typing import Any
+
+import array_api_compat.torch as xp
+
+from normkit._arithmetic import Arithmetic
+
+
+class SmoothArithmetic(Arithmetic):
+    """Without the roundings of a convention: PyTorch would round a gradient at each of them."""
+
+    def round_to(self, y: Any, name: str) -> Any:
+        """``y``, not rounded."""
+        return y
+
+
+ARITHMETIC = Arithmetic(xp)
+SMOOTH = SmoothArithmetic(xp)
