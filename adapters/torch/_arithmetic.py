@@ -14,6 +14,10 @@ class SmoothArithmetic(Arithmetic):
         """``y``, not rounded."""
         return y
 
+    def number_in(self, number: float, name: str) -> float:
+        """``number``, not rounded."""
+        return number
+
 
 ARITHMETIC = Arithmetic(xp)
 SMOOTH = SmoothArithmetic(xp)
