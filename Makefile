@@ -25,8 +25,7 @@ mutants: .venv/installed-dev  ## Plant faults and show that the tests find them
 contract: .venv/installed-dev  ## Measure the accuracy contract and write it down
 	$(BIN)/python tests/contract.py
 
-transformers: .venv/installed-dev  ## Identify every norm class of transformers (installs it)
-	$(INSTALL) --group originals
+transformers: .venv/installed-dev  ## Identify every norm class of transformers
 	$(BIN)/python tests/identify_transformers.py
 
 lint: .venv/installed-dev  ## Check style and types

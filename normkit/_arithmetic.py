@@ -9,6 +9,7 @@ device without float64, each has a `PairArithmetic`.
 
 import functools
 import math
+import struct
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
@@ -72,6 +73,10 @@ class Arithmetic:
     def round_to(self, y: Array, name: str) -> Array:
         """Wide ``y`` rounded once to the dtype called ``name``, and wide again."""
         return y if name == "float64" else self.widen(self.narrow(y, self.dtype_called(name)))
+
+    def number_in(self, number: float, name: str) -> float:
+        """A Python number rounded to the dtype called ``name``, as `round_to` rounds an array."""
+        return _number_in(number, name)
 
     def constant(self, x: Array) -> Array:
         """``x``, for a computation whose result no derivative depends on."""
@@ -169,6 +174,23 @@ def _arithmetic(xp: Any) -> Arithmetic:
         found: Arithmetic = announced.load()
         return found
     return Arithmetic(xp)
+
+
+def _number_in(number: float, name: str) -> float:
+    """A Python number rounded to the dtype called ``name``, to a half dtype by way of float32."""
+    if name == "float64" or not math.isfinite(number):
+        return number
+    try:
+        number = struct.unpack("f", struct.pack("f", number))[0]
+        if name == "float16":
+            number = struct.unpack("e", struct.pack("e", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    if name != "bfloat16":
+        return number
+    bits = struct.unpack("I", struct.pack("f", number))[0]  # to nearest, ties to even
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("f", struct.pack("I", rounded))[0])
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def check_call(
         _checks.same_shape(name, array, x.shape)
     c = convention_of(convention, norm.name)
     if c.partial != 1 or c.groups != 1:
-        _checks.parts_of_row(math.prod(x.shape[a] for a in axes), c.partial, c.groups)
+        _checks.parts_of_row(math.prod([x.shape[a] for a in axes]), c.partial, c.groups)
         _checks.whole_rows(c.partial, c.groups, axis_name)
     if eps is None:
         return Call(default_eps(c, dtypes_of(x, scale, bias)), axes, c)

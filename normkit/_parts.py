@@ -23,7 +23,16 @@ class _PartArithmetic(Arithmetic):
     def __init__(self, whole: Arithmetic, partial: float, groups: int) -> None:
         super().__init__(whole.xp)
         self._whole, self._partial, self._groups = whole, partial, groups
-        for name in ("widen", "narrow", "to_float32", "round_to", "trimmed", "constant", "total"):
+        for name in (
+            "widen",
+            "narrow",
+            "to_float32",
+            "round_to",
+            "number_in",
+            "trimmed",
+            "constant",
+            "total",
+        ):
             setattr(self, name, getattr(whole, name))
 
     def sum(self, x: Array, axes: Axes) -> Array:

@@ -19,7 +19,6 @@ from normkit._values import (
     dtypes_of,
     mean,
     norm,
-    number_in,
     root,
     safe_root,
     work_dtype,
@@ -181,7 +180,7 @@ def _factor(z: Value, m: Value | None, eps: float, axes: Axes, c: Convention) ->
         outside = _root_and_eps(z, m, eps, axes)
         return outside.like(1.0 / outside.held)
     length = _floored_length(z, m, eps, axes)
-    return length.like(number_in(math.sqrt(ar.count(z.held, axes)), z.dtype) / length.held)
+    return length.like(ar.number_in(math.sqrt(ar.count(z.held, axes)), z.dtype) / length.held)
 
 
 def _over_root(d: Value, z: Value, m: Value | None, eps: float, axes: Axes, c: Convention) -> Value:
@@ -197,7 +196,7 @@ def _over_root(d: Value, z: Value, m: Value | None, eps: float, axes: Axes, c: C
 def _floored_length(z: Value, m: Value | None, eps: float, axes: Axes) -> Value:
     """max(|d|, eps)."""
     length = norm(z if m is None else z - m, axes)
-    held, least = length.held, number_in(eps, length.dtype)
+    held, least = length.held, z.ar.number_in(eps, length.dtype)
     xp = z.ar.xp  # written so that NaN stays
     return Value(z.ar, xp.where(held < least, xp.zeros_like(held) + least, held), length.dtype)
 

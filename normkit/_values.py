@@ -6,8 +6,6 @@ exact in float64, and a sum, quotient or root keeps more than twice the digits. 
 that has float64 gives the same bits.
 """
 
-import math
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union
 
@@ -116,7 +114,7 @@ class Value:
         self, other: Union["Value", float], operation: Callable[[Any, Any], Any]
     ) -> "Value":
         if not isinstance(other, Value):  # a number takes part in the array's dtype
-            return self.like(operation(self.held, number_in(other, self.dtype)))
+            return self.like(operation(self.held, self.ar.number_in(other, self.dtype)))
         return self.like(operation(self.held, other.held), promoted(self.dtype, other.dtype))
 
 
@@ -125,26 +123,9 @@ def work_dtype(dtype: str) -> str:
     return "float32" if dtype in HALF_DTYPES else dtype
 
 
-def number_in(number: float, dtype: str) -> float:
-    """A Python number rounded to ``dtype``, to a half dtype by way of float32."""
-    if dtype == "float64" or not math.isfinite(number):
-        return number
-    try:
-        number = struct.unpack("f", struct.pack("f", number))[0]
-        if dtype == "float16":
-            number = struct.unpack("e", struct.pack("e", number))[0]
-    except OverflowError:
-        return math.copysign(math.inf, number)
-    if dtype != "bfloat16":
-        return number
-    bits = struct.unpack("I", struct.pack("f", number))[0]  # to nearest, ties to even
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-    return float(struct.unpack("f", struct.pack("I", rounded))[0])
-
-
 def by_constant(a: Value, constant: float) -> Value:
     """a times a constant that a half dtype does not round: PyTorch multiplies in float32."""
-    return a.like(a.held * number_in(constant, work_dtype(a.dtype)))
+    return a.like(a.held * a.ar.number_in(constant, work_dtype(a.dtype)))
 
 
 def mean(z: Value, axes: Axes) -> Value:

@@ -178,6 +178,7 @@ def test_operators_keep_their_promises(name: str, preset: str) -> None:
                 1e-6,
                 [axis],
                 convention,
+                None,
             )
             with torch.no_grad():
                 torch.library.opcheck(

@@ -126,6 +126,10 @@ class SmoothArithmetic(JaxArithmetic):
         """``y``, not rounded."""
         return y
 
+    def number_in(self, number: float, name: str) -> float:
+        """``number``, not rounded."""
+        return number
+
 
 class SingleArithmetic(JaxArithmetic):
     """Plain float32 in scaled rows: what derivatives are taken of where there is no float64."""

@@ -16,19 +16,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import array_api_compat.torch as xp
 import torch
 from torch import Tensor
 
 from normkit import Convention
-from normkit._arithmetic import Arithmetic
 from normkit._checks import Axes
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Call, Norm, formulas
+from normkit._norm import Call, Norm, apply, formulas
 from normkit._rms_norm import RMS_NORM
 
-ARITHMETIC = Arithmetic(xp)
+from ._arithmetic import ARITHMETIC, SMOOTH
 
 KERNELS = formulas(lambda x: ARITHMETIC)
 
@@ -41,8 +39,19 @@ def formula(
     call: Call,
     kernel: str | None,
 ) -> Any:
-    """The core's formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
+    """The core's formula as ordinary PyTorch operations.
+
+    Where a convention rounds on its way, the value is that of the rounded formula, and the
+    derivatives are those of the formula without its roundings, as in the backward operator.
+    """
+    y = choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
+    if call.convention.rounds_once:
+        return y
+    smooth = apply(SMOOTH, norm, x, weight, bias, call)
+    # The inner difference is 0, with the derivative that is wanted; subtracted, it leaves the sign
+    # of a zero.
+    followed = y.detach() - (smooth.detach() - smooth)
+    return torch.where(torch.isfinite(smooth), followed, y)
 
 
 def formula_vjp(
@@ -73,7 +82,7 @@ def _result_dtype(norm: Norm, convention: str, *dtypes: torch.dtype | None) -> t
     row: Any = [None if d is None else torch.ones(1, dtype=d) for d in dtypes]
     whole = replace(_convention(convention), partial=1.0, groups=1)
     x, weight, bias = row
-    found: torch.dtype = formula(norm, x, weight, bias, Call(1e-6, (0,), whole), None).dtype
+    found: torch.dtype = apply(ARITHMETIC, norm, x, weight, bias, Call(1e-6, (0,), whole)).dtype
     return found
 
 
@@ -102,7 +111,8 @@ def _define(norm: Norm) -> None:
         convention: str,
         kernel: str | None,
     ) -> Tensor:
-        return formula(norm, x, weight, bias, _call(eps, axes, convention), kernel)
+        call = _call(eps, axes, convention)
+        return choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
 
     def vjp(
         dy: Tensor,
