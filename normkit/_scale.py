@@ -62,7 +62,7 @@ def convert_scale(
         >>> import numpy as np
         >>> w = np.array([0.25, 2**-20, -0.5], np.float32)  # as Gemma stores it
         >>> convert_scale(w, "gemma", "llama")
-        ConvertedScale(weights=array([1.25     , 1.000001 , 0.5      ], dtype=float32), changed=0)
+        ConvertedScale(weights=array([1.25    , 1.000001, 0.5     ], dtype=float32), changed=0)
         >>> convert_scale(w, "gemma", "llama", dtype="float16").changed
         1
 

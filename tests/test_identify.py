@@ -1,7 +1,6 @@
 """`normkit.identify` on originals, on formulas written out here, and on things that are no norm."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -414,7 +413,6 @@ def test_equinox_modules() -> None:
 
 
 def test_keras_layers() -> None:
-    os.environ.setdefault("KERAS_BACKEND", "jax")
     keras = pytest.importorskip("keras")
     layer = keras.layers.LayerNormalization()
     layer.build((2, 32))

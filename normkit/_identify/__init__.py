@@ -10,7 +10,7 @@ from normkit._convention import Convention
 from ._catalogue import KINDS, named
 from ._compare import CRITERION
 from ._forms import Called, choose_form
-from ._host import Function, Subject, array_hosts, host_of
+from ._host import Function, Subject, array_hosts, host_of, needs_argument
 from ._match import Answers, Match, ask, miss, open_fields, search, with_place
 from ._result import Identification, Miss
 from ._structure import Finding, Structure, read_structure
@@ -45,7 +45,7 @@ def identify(
             gamma, gain, g, w, bias, beta, shift and b, others by their place. With ``args``, a
             class or a factory that makes one of these.
         args: Arguments with which ``thing`` is called to make the module; None calls a class
-            with ``width``, and takes anything else as it is.
+            with ``width`` if it needs an argument, and takes anything else as it is.
         options: Keyword arguments for that call.
         width: Elements of a row; None reads it off the parameters, and is 64 where there are none.
         kind: Only "rms_norm" or "layer_norm"; None for both.
@@ -63,10 +63,10 @@ def identify(
         >>> def norm(x, weight):
         ...     wide = x.astype(np.float32)
         ...     ms = np.mean(wide * wide, axis=-1, keepdims=True)
-        ...     return (wide / np.sqrt(ms + np.float32(1e-5))).astype(x.dtype) * weight
+        ...     return (wide / np.sqrt(ms + np.float32(1e-6))).astype(x.dtype) * weight
         >>> found = identify(norm)
         >>> found.preset, found.eps, found.fields["between"]
-        ('llama', 1e-05, 'x')
+        ('llama', 1e-06, 'x')
 
     Source: the probes are explained in docs/identify.md.
     """
@@ -106,7 +106,7 @@ def _label(thing: Any) -> str:
 
 def _made(thing: Any, args: Sequence[Any] | None, options: Mapping[str, Any], width: Any) -> Any:
     if args is None and isinstance(thing, type):
-        args = (width or _WIDTH,)
+        args = (width or _WIDTH,) if needs_argument(thing) else ()
     if args is None and not options:
         return thing
     return thing(*(args or ()), **options)

@@ -178,6 +178,16 @@ def parameters_of(function: Callable[..., Any]) -> tuple[dict[str, str], bool]:
     return roles, not required
 
 
+def needs_argument(thing: Callable[..., Any]) -> bool:
+    """Whether a class or a factory has an argument without a default."""
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):  # a built-in that does not tell
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.default is p.empty and p.kind in positional for p in parameters)
+
+
 def attempt(call: Callable[[], Any]) -> Any:
     """The result of a call to the thing under test, or its own error as a result."""
     try:
