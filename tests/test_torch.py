@@ -164,8 +164,8 @@ def test_operators_keep_their_promises(name: str) -> None:
         axis = x.ndim - 1
         n = x.shape[axis]
         for w in (None, torch.rand(n, requires_grad=x.requires_grad)):
-            torch.library.opcheck(operator, (x, w, w, 1e-6, [axis]))
-            arguments = (torch.randn_like(x).detach(), x.detach(), w, None, 1e-6, [axis])
+            torch.library.opcheck(operator, (x, w, w, 1e-6, [axis], None))
+            arguments = (torch.randn_like(x).detach(), x.detach(), w, None, 1e-6, [axis], None)
             with torch.no_grad():
                 torch.library.opcheck(
                     backward, arguments, test_utils=("test_schema", "test_faketensor")

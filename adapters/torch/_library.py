@@ -14,17 +14,15 @@ PyTorch differentiates further.
 from collections.abc import Sequence
 from typing import Any
 
-import array_api_compat.torch as xp
 import torch
 from torch import Tensor
 
-from normkit._arithmetic import Arithmetic
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, formulas
 from normkit._rms_norm import RMS_NORM
 
-ARITHMETIC = Arithmetic(xp)
+from ._arithmetic import ARITHMETIC
 
 KERNELS = formulas(lambda x: ARITHMETIC)
 
