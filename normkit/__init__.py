@@ -6,6 +6,8 @@ The functions here take arrays of any array API framework. `normkit.numpy`, `nor
 
 from importlib.metadata import version
 
+from normkit import conventions as conventions
+from normkit._convention import Convention as Convention
 from normkit._layer_norm import layer_norm as layer_norm
 from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
 from normkit._residual import add_layer_norm as add_layer_norm
@@ -15,8 +17,10 @@ from normkit._rms_norm import rms_norm_vjp as rms_norm_vjp
 
 __version__ = version("normkit")
 __all__ = [
+    "Convention",
     "add_layer_norm",
     "add_rms_norm",
+    "conventions",
     "layer_norm",
     "layer_norm_vjp",
     "rms_norm",

@@ -9,12 +9,14 @@ device without float64, each has a `PairArithmetic`.
 
 import functools
 import math
+import struct
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
 import array_api_compat
 
+from normkit import _checks
 from normkit._checks import HALF_DTYPES, Axes, dtype_name
 
 Array: TypeAlias = Any
@@ -62,6 +64,19 @@ class Arithmetic:
         if dtype_name(dtype) in HALF_DTYPES:
             y = self.to_float32(y)
         return self.xp.astype(y, dtype, copy=False)
+
+    def dtype_called(self, name: str) -> Any:
+        """The dtype called ``name``."""
+        _checks.has_dtype(self.xp, name)
+        return getattr(self.xp, name)
+
+    def round_to(self, y: Array, name: str) -> Array:
+        """Wide ``y`` rounded once to the dtype called ``name``, and wide again."""
+        return y if name == "float64" else self.widen(self.narrow(y, self.dtype_called(name)))
+
+    def number_in(self, number: float, name: str) -> float:
+        """A Python number rounded to the dtype called ``name``, as `round_to` rounds an array."""
+        return _number_in(number, name)
 
     def constant(self, x: Array) -> Array:
         """``x``, for a computation whose result no derivative depends on."""
@@ -146,6 +161,23 @@ def _arithmetic(xp: Any) -> Arithmetic:
         found: Arithmetic = announced.load()
         return found
     return Arithmetic(xp)
+
+
+def _number_in(number: float, name: str) -> float:
+    """A Python number rounded to the dtype called ``name``, to a half dtype by way of float32."""
+    if name == "float64" or not math.isfinite(number):
+        return number
+    try:
+        number = struct.unpack("f", struct.pack("f", number))[0]
+        if name == "float16":
+            number = struct.unpack("e", struct.pack("e", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    if name != "bfloat16":
+        return number
+    bits = struct.unpack("I", struct.pack("f", number))[0]  # to nearest, ties to even
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("f", struct.pack("I", rounded))[0])
 
 
 @functools.cache

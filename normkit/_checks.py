@@ -8,7 +8,7 @@ import importlib.util
 import math
 import numbers
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -177,10 +177,8 @@ def same_dtype(name: str, array: Any, x: Any) -> None:
         )
 
 
-def epsilon(eps: Any, default: float) -> float:
+def epsilon(eps: Any) -> float:
     """``eps`` as a Python float, so that a typed scalar cannot change a result's dtype."""
-    if eps is None:
-        return default
     number = isinstance(eps, numbers.Real) and not isinstance(eps, bool)
     if not number and tuple(getattr(eps, "shape", (0,))) != ():
         raise TypeError(f"eps must be a real number; got {_type_name(eps)}; pass for example 1e-6")
@@ -199,14 +197,189 @@ def epsilon(eps: Any, default: float) -> float:
     return value
 
 
-def convention(name: Any) -> None:
-    """``name`` must be a known convention; the table of presets grows, the rule stays."""
+def convention_name(name: Any) -> None:
+    """What is no `Convention` must be the name of one."""
     if not isinstance(name, str):
         raise TypeError(
-            f"convention must be a name; got {_type_name(name)}; pass for example 'standard'"
+            f"convention must be a name or a normkit.Convention; got {_type_name(name)}; "
+            "pass for example 'standard'"
         )
-    if name != "standard":
-        raise ValueError(f"convention must be one of 'standard'; got {name!r}; pass 'standard'")
+
+
+def no_convention(
+    name: str, kind: str, other_kinds: Sequence[str], known: Iterable[str]
+) -> ValueError:
+    """The error for a name that is none of ``kind``'s."""
+    where = f", which is one of {other_kinds[0]} only" if other_kinds else ""
+    names = ", ".join(f"{k!r}" for k in known)
+    return ValueError(
+        f"convention must be a name known for {kind}; got {name!r}{where}; pass one of {names}, "
+        "or a normkit.Convention"
+    )
+
+
+def same_kind(given: str, wanted: str) -> None:
+    """A convention must be one of the norm that it is passed to."""
+    if given != wanted:
+        raise ValueError(
+            f"the convention must be one of {wanted}, as order, root and eps differ between the "
+            f"norms; got one of {given}; pass one with kind={wanted!r}"
+        )
+
+
+def parts_of_row(n: int, partial: float, groups: int) -> None:
+    """A row of n elements must have the parts that the convention takes statistics of."""
+    if n % groups:
+        raise ValueError(
+            f"a row must be divisible into the convention's groups={groups}; got {int(n)} "
+            "elements along the normalised axes; change groups or the width"
+        )
+    if int(partial * n) < 1:
+        raise ValueError(
+            f"the convention's partial={partial} must leave at least one element of a row; "
+            f"got {int(n)} along the normalised axes; raise partial"
+        )
+
+
+def whole_rows(partial: float, groups: int, axis_name: Any) -> None:
+    """Rows that are split over devices have no parts of their own."""
+    if axis_name is not None and (partial != 1 or groups != 1):
+        raise ValueError(
+            f"a row that is split over axis_name={axis_name!r} must be one group; got "
+            f"partial={partial}, groups={groups}; gather the row first"
+        )
+
+
+def has_dtype(xp: Any, name: str) -> None:
+    """The convention's dtypes must be those of the framework."""
+    if not hasattr(xp, name):
+        raise TypeError(
+            f"the convention rounds to {name}, a dtype that the framework must have; "
+            f"{xp.__name__} has none; use another convention or framework"
+        )
+
+
+def one_of(field: str, value: Any, permitted: Sequence[Any]) -> None:
+    """A field of a convention must have a value that is known."""
+    if value not in permitted:
+        known = ", ".join(map(repr, permitted))
+        raise ValueError(
+            f"a convention's {field} must be one of {known}; got {value!r}; pass one of them"
+        )
+
+
+def finite(field: str, value: Any) -> float:
+    """A field of a convention that is a number, as a float."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"a convention's {field} must be a real number; got {_type_name(value)}; pass a float"
+        )
+    number = float(value)
+    if not math.isfinite(number) or (field == "partial" and not 0 < number <= 1):
+        range_ = "lie in 0 < p <= 1" if field == "partial" else "be finite"
+        raise ValueError(
+            f"a convention's {field} must {range_}; got {number}; pass for example 1.0"
+        )
+    return number
+
+
+def whole(field: str, value: Any) -> int:
+    """A field of a convention that is a count, as an int."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"a convention's {field} must be an int; got {_type_name(value)}; pass for example 1"
+        )
+    if value < 1:
+        raise ValueError(
+            f"a convention's {field} must be at least 1; got {int(value)}; pass for example 1"
+        )
+    return int(value)
+
+
+def no_contradiction(c: Any) -> None:
+    """The fields of the convention ``c`` must have a meaning together."""
+    rms, exact = c.kind == "rms_norm", c.statistics == "exact"
+    a_dtype = "pass the dtype of the statistics"
+    for contradiction, reason in (
+        (
+            rms and c.variance != "two_pass",
+            f"variance={c.variance!r} must go with a mean, and rms_norm has none; leave it out",
+        ),
+        (
+            rms and c.order == "affine",
+            (
+                "order='affine' must have a mean to fold into the bias, and rms_norm has none; "
+                "pass order='scale_statistic'"
+            ),
+        ),
+        (
+            not rms and c.order == "scale_input",
+            (
+                "order='scale_input' must go with kind='rms_norm', as no layer_norm scales before "
+                "the statistics; pass another order"
+            ),
+        ),
+        (
+            not rms and c.partial != 1,
+            (
+                f"partial={c.partial} must go with kind='rms_norm', as layer_norm's mean is undefined "
+                "on the features left out; leave it out"
+            ),
+        ),
+        (
+            exact and c.variance != "two_pass",
+            f"variance={c.variance!r} must go with rounded statistics, and 'exact' rounds none; "
+            + a_dtype,
+        ),
+        (
+            exact and c.root == "divide",
+            "root='divide' must go with rounded statistics, and 'exact' rounds none; " + a_dtype,
+        ),
+        (
+            exact and c.eps_place == "floor",
+            "eps_place='floor' must go with rounded statistics, and 'exact' rounds none; "
+            + a_dtype,
+        ),
+        (
+            c.root == "divide" and c.order not in ("normalize_first", "scale_input"),
+            (
+                f"root='divide' must go with order='normalize_first', as order={c.order!r} needs a "
+                "factor r; pass root='reciprocal'"
+            ),
+        ),
+        (
+            c.eps_place != "inside" and c.root == "rsqrt",
+            (
+                "root='rsqrt' must go with eps_place='inside', as a root comes last there only; "
+                "pass root='reciprocal' or 'divide'"
+            ),
+        ),
+        (
+            c.offset_added == "before_cast" and (c.offset == 0 or c.scale is None),
+            (
+                "offset_added='before_cast' must go with an offset and a cast of scale; got "
+                f"offset={c.offset}, scale={c.scale!r}; leave it out"
+            ),
+        ),
+        (
+            c.partial != 1 and c.groups != 1,
+            (
+                f"partial={c.partial} must go with groups=1, as it is open which features of a group "
+                "are meant; leave one of them out"
+            ),
+        ),
+    ):
+        if contradiction:
+            raise ValueError(f"a convention's {reason}")
+
+
+def dtype_of_result(name: str, array: Any, y: Any) -> None:
+    """``array``, to which the result is written, must have its dtype."""
+    if array.dtype != y.dtype:
+        raise TypeError(
+            f"{_said(name)} must have the dtype of the result, {dtype_name(y.dtype)}; "
+            f"got {dtype_name(array.dtype)}; pass an array of that dtype"
+        )
 
 
 def no_layout(name: str, layout: str, fix: str) -> TypeError:

@@ -10,23 +10,23 @@ class Kernel(NamedTuple):
     """One row.
 
     ``forward(norm, x, scale, bias, call)`` and ``vjp(norm, dy, x, scale, bias, call)`` have the
-    contract of `normkit._norm.apply` and `apply_vjp`. ``unsupported(x)`` returns why the row
-    cannot serve, or None; it may look at shape, dtype and device, never at values, so that the
-    choice survives tracing.
+    contract of `normkit._norm.apply` and `apply_vjp`. ``unsupported(x, call)`` returns why the row
+    cannot serve, or None; it may look at shape, dtype, device and the call's options, never at
+    values, so that the choice survives tracing.
     """
 
     name: str
     platform: str
     forward: Callable[..., Any]
     vjp: Callable[..., Any]
-    unsupported: Callable[[Any], str | None]
+    unsupported: Callable[[Any, Any], str | None]
 
 
-def choose(kernels: Sequence[Kernel], x: Any, name: str | None = None) -> Kernel:
-    """The first row that supports ``x``; with ``name``, that row or ValueError with its reason."""
+def choose(kernels: Sequence[Kernel], x: Any, call: Any, name: str | None = None) -> Kernel:
+    """The first row that supports ``x`` and ``call``; with ``name``, that row or ValueError with its reason."""
     reasons = {}
     for kernel in kernels:
-        reason = kernel.unsupported(x)
+        reason = kernel.unsupported(x, call)
         if reason is None and name in (None, kernel.name):
             return kernel
         reasons[kernel.name] = reason or "supported"

@@ -5,6 +5,7 @@ from typing import Any
 
 from normkit._arithmetic import Arithmetic, Array
 from normkit._checks import Axes
+from normkit._convention import Convention
 from normkit._norm import Norm, call_norm, call_norm_vjp
 from normkit._statistics import (
     centre,
@@ -52,7 +53,7 @@ def layer_norm_pullback(
     )
 
 
-LAYER_NORM = Norm("layer_norm", 1e-5, layer_norm_forward, layer_norm_pullback)
+LAYER_NORM = Norm("layer_norm", layer_norm_forward, layer_norm_pullback)
 
 
 def layer_norm(
@@ -62,7 +63,7 @@ def layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> Array:
     """Subtract each row's mean, divide by its standard deviation, then scale and add ``bias``.
@@ -76,20 +77,23 @@ def layer_norm(
         scale: Array with the sizes of the normalised axes in ascending axis order; any of the
             dtypes above. None stands for ones.
         bias: Like ``scale``. None stands for zeros.
-        eps: Added to the variance, so in units of x squared. Finite, at least 0; None is 1e-5.
+        eps: Added to the variance, so in units of x squared. Finite, at least 0; None is the
+            convention's, for "standard" 1e-5.
         axis: One axis or several, in any order, counted from the end where negative.
-        convention: Which implementation's roundings to follow; "standard" rounds once.
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`. "standard" has exact statistics and rounds once.
         kernel: Name of the kernel that shall run, such as "pairs"; ValueError where it cannot. None
             takes the first that can (docs/kernels.md).
 
     Returns:
-        Array with the shape, dtype and device of ``x``. The mean is subtracted in float64,
+        Array with the shape and device of ``x``, and its dtype where the convention names no
+            other. For "standard": The mean is subtracted in float64,
         twice. A row that holds NaN or an infinity gives NaN; a constant row gives exactly
         ``bias``, also at eps 0.
 
     Raises:
         TypeError: x, scale or bias is no array, not real floating, or of another framework.
-        ValueError: a shape, axis, eps or convention does not fit. An empty batch is fine.
+        ValueError: a shape, axis, eps, convention or kernel does not fit. An empty batch is fine.
 
     Example:
         >>> import numpy as np
@@ -109,7 +113,7 @@ def layer_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `layer_norm`: what ``dy``, the gradient of a loss in y, becomes in its inputs.

@@ -1,16 +1,21 @@
 """A norm as data: what an adapter wraps, and how arguments become the formulas' arguments."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from normkit import _checks
 from normkit._arithmetic import Arithmetic, Array, arithmetic_of
 from normkit._checks import Axes, Host
+from normkit._convention import Convention
 from normkit._kernel import Kernel, choose
+from normkit._presets import convention_of
+from normkit._rounded import rounded_forward, smooth_vjp
+from normkit._values import default_eps, dtypes_of
 
 
 class Norm(NamedTuple):
-    """One norm: its formulas, written once, and the eps that stands for ``eps=None``.
+    """One norm: its formulas, written once, for conventions that round once.
 
     ``forward(ar, x, scale, bias, eps, axes) -> y`` and
     ``vjp(ar, dy, x, scale, bias, eps, axes) -> (dx, dscale, dbias)`` take checked arguments:
@@ -19,7 +24,6 @@ class Norm(NamedTuple):
     """
 
     name: str
-    default_eps: float
     forward: Callable[..., Array]
     vjp: Callable[..., tuple[Array, Array | None, Array | None]]
 
@@ -29,6 +33,7 @@ class Call(NamedTuple):
 
     eps: float
     axes: Axes
+    convention: Convention
 
 
 def check_call(
@@ -39,7 +44,8 @@ def check_call(
     *,
     eps: Any,
     axis: int | Sequence[int],
-    convention: str,
+    convention: str | Convention,
+    axis_name: Any = None,
     host: Host | None = None,
     **like_x: Array,
 ) -> Call:
@@ -52,8 +58,20 @@ def check_call(
     _checks.parameter_shape("bias", bias, x.shape, axes)
     for name, array in like_x.items():
         _checks.same_shape(name, array, x.shape)
-    _checks.convention(convention)
-    return Call(_checks.epsilon(eps, norm.default_eps), axes)
+    c = convention_of(convention, norm.name)
+    if c.partial != 1 or c.groups != 1:
+        _checks.parts_of_row(math.prod([x.shape[a] for a in axes]), c.partial, c.groups)
+        _checks.whole_rows(c.partial, c.groups, axis_name)
+    if eps is None:
+        return Call(default_eps(c, dtypes_of(x, scale, bias)), axes, c)
+    return Call(_checks.epsilon(eps), axes, c)
+
+
+def check_options(norm: Norm, eps: Any, convention: str | Convention) -> None:
+    """Check what a module is built with, before there is an array."""
+    convention_of(convention, norm.name)
+    if eps is not None:
+        _checks.epsilon(eps)
 
 
 def along(parameter: Array | None, x: Array, axes: Axes, reshape: Callable[..., Array]) -> Any:
@@ -68,7 +86,9 @@ def apply(
 ) -> Array:
     """``norm.forward`` on checked public arguments."""
     scale, bias = (along(p, x, call.axes, ar.xp.reshape) for p in (scale, bias))
-    return norm.forward(ar, x, scale, bias, call.eps, call.axes)
+    if call.convention.rounds_once:
+        return norm.forward(ar, x, scale, bias, call.eps, call.axes)
+    return rounded_forward(ar, x, scale, bias, *call)
 
 
 def apply_vjp(
@@ -82,7 +102,11 @@ def apply_vjp(
 ) -> tuple[Array, Array | None, Array | None]:
     """``norm.vjp`` on checked public arguments; the gradients have the parameters' shapes."""
     wide_scale, wide_bias = (along(p, x, call.axes, ar.xp.reshape) for p in (scale, bias))
-    dx, dscale, dbias = norm.vjp(ar, dy, x, wide_scale, wide_bias, call.eps, call.axes)
+    arguments = (ar, dy, x, wide_scale, wide_bias)
+    if call.convention.rounds_once:
+        dx, dscale, dbias = norm.vjp(*arguments, call.eps, call.axes)
+    else:
+        dx, dscale, dbias = smooth_vjp(*arguments, *call)
     if scale is not None:
         dscale = ar.xp.reshape(dscale, tuple(scale.shape))
     if bias is not None:
@@ -109,13 +133,20 @@ def formulas(arithmetic: Callable[[Array], Arithmetic]) -> tuple[Kernel, Kernel]
 
         return Kernel(name, "any", forward, vjp, unsupported)
 
-    def no_float64(x: Array) -> str | None:
+    def no_float64(x: Array, call: Call) -> str | None:
         return None if arithmetic(x).has_float64(x) else "the device has no float64"
 
     return (
         row("array_api", arithmetic, no_float64),
-        row("pairs", lambda x: arithmetic(x).pairs(x), lambda x: None),
+        row("pairs", lambda x: arithmetic(x).pairs(x), only_rounded_once),
     )
+
+
+def only_rounded_once(x: Array, call: Call) -> str | None:
+    """Why a kernel for normkit's own rounding cannot serve a convention with roundings of its own."""
+    if call.convention.rounds_once:
+        return None
+    return "pairs only round as convention 'standard' does"
 
 
 KERNELS = formulas(arithmetic_of)
@@ -131,7 +162,7 @@ def call_norm(
 ) -> Array:
     """The public forward of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, **options)
-    return choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call)
+    return choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call)
 
 
 def call_norm_vjp(
@@ -145,5 +176,5 @@ def call_norm_vjp(
 ) -> tuple[Array, Array | None, Array | None]:
     """The public vjp of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, dy=dy, **options)
-    dx, dscale, dbias = choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call)
+    dx, dscale, dbias = choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call)
     return dx, dscale, dbias

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from normkit import _checks
 from normkit._arithmetic import Arithmetic, Array, arithmetic_of
+from normkit._convention import Convention
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import KERNELS, Norm, check_call
@@ -23,7 +24,7 @@ def _add_norm(
     bias: Array | None,
     eps: float | None,
     axis: int | Sequence[int],
-    convention: str,
+    convention: str | Convention,
     kernel: str | None,
 ) -> tuple[Array, Array]:
     call = check_call(
@@ -33,7 +34,7 @@ def _add_norm(
     ar = arithmetic_of(x).on_device_of(x)
     with ar.scope():
         total = residual_sum(ar, x, residual)
-    return choose(KERNELS, x, kernel).forward(norm, total, scale, bias, call), total
+    return choose(KERNELS, x, call, kernel).forward(norm, total, scale, bias, call), total
 
 
 def add_rms_norm(
@@ -44,7 +45,7 @@ def add_rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """`rms_norm` of ``x + residual``, and that sum, which is the next block's residual.
@@ -57,7 +58,7 @@ def add_rms_norm(
         scale, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
-        ``(y, s)``, both with the shape, dtype and device of ``x``. y is the norm of the s that
+        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `rms_norm` gives it. y is the norm of the s that
         is returned, bit for bit.
 
     Raises:
@@ -82,7 +83,7 @@ def add_layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """`layer_norm` of ``x + residual``, and that sum, which is the next block's residual.
@@ -95,7 +96,7 @@ def add_layer_norm(
         scale, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
-        ``(y, s)``, both with the shape, dtype and device of ``x``. y is the norm of the s that
+        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `layer_norm` gives it. y is the norm of the s that
         is returned, bit for bit.
 
     Raises:

@@ -5,6 +5,7 @@ from typing import Any
 
 from normkit._arithmetic import Arithmetic, Array
 from normkit._checks import Axes
+from normkit._convention import Convention
 from normkit._norm import Norm, call_norm, call_norm_vjp
 from normkit._statistics import (
     inverse_root_mean_square,
@@ -49,7 +50,7 @@ def rms_norm_pullback(
     )
 
 
-RMS_NORM = Norm("rms_norm", 1e-6, rms_norm_forward, rms_norm_pullback)
+RMS_NORM = Norm("rms_norm", rms_norm_forward, rms_norm_pullback)
 
 
 def rms_norm(
@@ -59,7 +60,7 @@ def rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> Array:
     """Divide each row by its root mean square, then multiply by ``scale`` and add ``bias``.
@@ -72,19 +73,22 @@ def rms_norm(
         scale: Array with the sizes of the normalised axes in ascending axis order; any of the
             dtypes above. None stands for ones.
         bias: Like ``scale``. None stands for zeros.
-        eps: Added to the mean square, so in units of x squared. Finite, at least 0; None is 1e-6.
+        eps: Added to the mean square, so in units of x squared. Finite, at least 0; None is the
+            convention's, for "standard" 1e-6.
         axis: One axis or several, in any order, counted from the end where negative.
-        convention: Which implementation's roundings to follow; "standard" rounds once.
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`. "standard" has exact statistics and rounds once.
         kernel: Name of the kernel that shall run, such as "pairs"; ValueError where it cannot. None
             takes the first that can (docs/kernels.md).
 
     Returns:
-        Array with the shape, dtype and device of ``x``. Statistics are computed in float64. A
+        Array with the shape and device of ``x``, and its dtype where the convention names no
+            other. For "standard": Statistics are computed in float64. A
         row that holds NaN gives NaN; a zero row gives ``bias``, also at eps 0.
 
     Raises:
         TypeError: x, scale or bias is no array, not real floating, or of another framework.
-        ValueError: a shape, axis, eps or convention does not fit. An empty batch is fine.
+        ValueError: a shape, axis, eps, convention or kernel does not fit. An empty batch is fine.
 
     Example:
         >>> import numpy as np
@@ -104,7 +108,7 @@ def rms_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `rms_norm`: what ``dy``, the gradient of a loss in y, becomes in its inputs.

@@ -160,14 +160,21 @@ def _linen_functions() -> Any:
 
     def function(layer_type: Any) -> Any:
         def run(
-            x: Any, scale: Any = None, bias: Any = None, *, eps: Any = None, axis: Any = -1
+            x: Any,
+            scale: Any = None,
+            bias: Any = None,
+            *,
+            eps: Any = None,
+            axis: Any = -1,
+            convention: Any = "standard",
         ) -> Any:
             layer = layer_type(
                 use_scale=scale is not None,
                 use_bias=bias is not None,
                 reduction_axes=axis,
                 feature_axes=axis,
-                **({} if eps is None else {"epsilon": eps}),
+                convention=convention,
+                **({} if eps is None and convention == "standard" else {"epsilon": eps}),
             )
             found = {"scale": scale, "bias": bias}
             return layer.apply({"params": {k: v for k, v in found.items() if v is not None}}, x)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import normkit.torch as nk
 from torch import nn
 
+from normkit.conventions import PRESETS
 from normkit.testing import assert_same_bits
 
 
@@ -146,11 +147,15 @@ def test_compiled_graph_holds_the_two_operators(ours: Any, host: Any) -> None:
     assert f"normkit.{name}_vjp.default" in backward
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
-def test_operators_keep_their_promises(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("rms_norm", "standard"), ("layer_norm", "standard"), ("rms_norm", "llama")],
+)
+def test_operators_keep_their_promises(name: str, preset: str) -> None:
     """opcheck: schema, fake tensors, autograd and AOT registration, on awkward layouts."""
     operator = getattr(torch.ops.normkit, name)
     backward = getattr(torch.ops.normkit, f"{name}_vjp")
+    convention = PRESETS[name][preset].convention.text
     tensors = [
         torch.randn(3, 4, requires_grad=True),
         torch.randn(4, 6, 5).permute(2, 0, 1),
@@ -164,8 +169,17 @@ def test_operators_keep_their_promises(name: str) -> None:
         axis = x.ndim - 1
         n = x.shape[axis]
         for w in (None, torch.rand(n, requires_grad=x.requires_grad)):
-            torch.library.opcheck(operator, (x, w, w, 1e-6, [axis], None))
-            arguments = (torch.randn_like(x).detach(), x.detach(), w, None, 1e-6, [axis], None)
+            torch.library.opcheck(operator, (x, w, w, 1e-6, [axis], convention, None))
+            arguments = (
+                torch.randn_like(x).detach(),
+                x.detach(),
+                w,
+                None,
+                1e-6,
+                [axis],
+                convention,
+                None,
+            )
             with torch.no_grad():
                 torch.library.opcheck(
                     backward, arguments, test_utils=("test_schema", "test_faketensor")

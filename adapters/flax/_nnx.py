@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from normkit import _checks
+from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Norm
+from normkit._norm import Norm, check_options
 from normkit._rms_norm import RMS_NORM
 
 from ._call import Axes, as_jax, feature_sizes, normalise
@@ -23,7 +23,7 @@ class _Layer(nnx.Module):
         self,
         num_features: int,
         *,
-        epsilon: float,
+        epsilon: float | None,
         dtype: Any,
         param_dtype: Any,
         use_bias: bool,
@@ -33,11 +33,10 @@ class _Layer(nnx.Module):
         reduction_axes: Axes,
         feature_axes: Axes,
         axis_name: str | None,
-        convention: str,
+        convention: str | Convention,
         rngs: nnx.Rngs,
     ) -> None:
-        _checks.epsilon(epsilon, self._norm.default_eps)
-        _checks.convention(convention)
+        check_options(self._norm, epsilon, convention)
         shape = (num_features,)
         self.scale: Any = nnx.data(None)
         if use_scale:
@@ -83,8 +82,9 @@ class RMSNorm(_Layer):
 
     Args:
         num_features: Number of features: the size of the feature axis.
-        epsilon: Added to the mean square, in units of x squared.
-        dtype: Of the result; None for that of the input (flax promotes with the parameters').
+        epsilon: Added to the mean square, in units of x squared; None for the convention's.
+        dtype: Of the result; None for the convention's: with "standard" that of the input (flax
+            promotes with the parameters'). Where a convention promotes, it takes that place.
         param_dtype: Of the parameters.
         use_bias: Whether there is a ``bias``, as nnx.RMSNorm has none.
         use_scale: Whether there is a ``scale``.
@@ -92,7 +92,8 @@ class RMSNorm(_Layer):
         reduction_axes: Axes over which the statistics run.
         feature_axes: Axes along which scale and bias lie.
         axis_name: Name of a mapped axis over which rows are split, whose parts are combined.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
         rngs: Random number generators of the initialisers.
 
     Shape:
@@ -116,7 +117,7 @@ class RMSNorm(_Layer):
         self,
         num_features: int,
         *,
-        epsilon: float = 1e-6,
+        epsilon: float | None = 1e-6,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         use_bias: bool = False,
@@ -126,7 +127,7 @@ class RMSNorm(_Layer):
         reduction_axes: Axes = -1,
         feature_axes: Axes = -1,
         axis_name: str | None = None,
-        convention: str = "standard",
+        convention: str | Convention = "standard",
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
@@ -150,7 +151,8 @@ class LayerNorm(_Layer):
     """LayerNorm: y = (x - mean) / sqrt(var + epsilon) * scale + bias, for `flax.nnx.LayerNorm`.
 
     Args:
-        epsilon: Added to the variance, in units of x squared (in flax, 1e-6).
+        epsilon: Added to the variance, in units of x squared (in flax, 1e-6); None for the
+            convention's.
         use_bias: Whether there is a ``bias``.
         num_features, dtype, param_dtype, use_scale, bias_init, scale_init, reduction_axes,
             feature_axes, axis_name, convention, rngs: As in `RMSNorm`.
@@ -176,7 +178,7 @@ class LayerNorm(_Layer):
         self,
         num_features: int,
         *,
-        epsilon: float = 1e-5,
+        epsilon: float | None = 1e-5,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         use_bias: bool = True,
@@ -186,7 +188,7 @@ class LayerNorm(_Layer):
         reduction_axes: Axes = -1,
         feature_axes: Axes = -1,
         axis_name: str | None = None,
-        convention: str = "standard",
+        convention: str | Convention = "standard",
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(

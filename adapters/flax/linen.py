@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
+from normkit import Convention
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Norm
 from normkit._rms_norm import RMS_NORM
@@ -18,8 +19,9 @@ class RMSNorm(nn.Module):
     """RMSNorm: y = x / sqrt(mean(x^2) + epsilon) * scale, in place of `flax.linen.RMSNorm`.
 
     Attributes:
-        epsilon: Added to the mean square, in units of x squared.
-        dtype: Of the result; None for that of the input (flax promotes with the parameters').
+        epsilon: Added to the mean square, in units of x squared; None for the convention's.
+        dtype: Of the result; None for the convention's: with "standard" that of the input (flax
+            promotes with the parameters'). Where a convention promotes, it takes that place.
         param_dtype: Of the parameters.
         use_scale: Whether there is a ``scale``.
         scale_init: Initialiser of the scale: ones.
@@ -28,7 +30,8 @@ class RMSNorm(nn.Module):
         axis_name: Name of a mapped axis over which rows are split, whose parts are combined.
         use_bias: Whether there is a ``bias``, as linen.RMSNorm has none.
         bias_init: Initialiser of the bias: zeros.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
 
     Raises:
         TypeError, ValueError: as `normkit.rms_norm`, with the same text.
@@ -43,7 +46,7 @@ class RMSNorm(nn.Module):
     Source: Zhang and Sennrich 2019, arXiv:1910.07467; flax.linen.RMSNorm.
     """
 
-    epsilon: float = 1e-6
+    epsilon: float | None = 1e-6
     dtype: Any = None
     param_dtype: Any = jnp.float32
     use_scale: bool = True
@@ -53,7 +56,7 @@ class RMSNorm(nn.Module):
     axis_name: str | None = None
     use_bias: bool = False
     bias_init: Any = nn.initializers.zeros
-    convention: str = "standard"
+    convention: str | Convention = "standard"
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
@@ -65,7 +68,8 @@ class LayerNorm(nn.Module):
     """LayerNorm: y = (x - mean) / sqrt(var + epsilon) * scale + bias, for `flax.linen.LayerNorm`.
 
     Attributes:
-        epsilon: Added to the variance, in units of x squared (in flax, 1e-6).
+        epsilon: Added to the variance, in units of x squared (in flax, 1e-6); None for the
+            convention's.
         use_bias: Whether there is a ``bias``.
         dtype, param_dtype, use_scale, bias_init, scale_init, reduction_axes, feature_axes,
             axis_name, convention: As in `RMSNorm`.
@@ -83,7 +87,7 @@ class LayerNorm(nn.Module):
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450; flax.linen.LayerNorm.
     """
 
-    epsilon: float = 1e-5
+    epsilon: float | None = 1e-5
     dtype: Any = None
     param_dtype: Any = jnp.float32
     use_bias: bool = True
@@ -93,7 +97,7 @@ class LayerNorm(nn.Module):
     reduction_axes: Axes = -1
     feature_axes: Axes = -1
     axis_name: str | None = None
-    convention: str = "standard"
+    convention: str | Convention = "standard"
 
     @nn.compact
     def __call__(self, x: Any) -> Any:

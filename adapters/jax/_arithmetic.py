@@ -11,6 +11,7 @@ gradient leaves float64 by the same exact cast as a result does.
 """
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +28,13 @@ _SMALLEST_NORMAL = 2.0**-126  # of float32 and of bfloat16, which has the same e
 
 # JAX runs a derivative's rule later than the code around the function, outside of its scope.
 _FLOAT64 = jax.enable_x64(True)
+
+# dtype: (bits of the exponent, bits of the stored significand, smallest normal number)
+_FORMATS = {
+    "float32": (8, 23, _SMALLEST_NORMAL),
+    "bfloat16": (8, 7, _SMALLEST_NORMAL),
+    "float16": (5, 10, 2.0**-14),
+}
 
 # dtype: (bits of the dtype, exponent of its smallest subnormal, bits of the stored significand)
 _FLUSHED = {"float32": (32, -149, 23), "bfloat16": (16, -133, 7)}
@@ -59,7 +67,7 @@ class JaxArithmetic(Arithmetic):
 
     def to_float32(self, x: Any) -> Any:
         """``x`` rounded once to a float32 number, held in float64."""
-        return _round_to_float32(_cast(x, "float64"))
+        return _round_to(_cast(x, "float64"), "float32")
 
     def narrow(self, y: Any, dtype: Any) -> Any:
         """``y`` rounded to ``dtype`` by way of float32 for the half dtypes, subnormals included."""
@@ -68,6 +76,14 @@ class JaxArithmetic(Arithmetic):
     def trimmed(self, h: Any) -> Any:
         """``h`` rounded to 50 bits by the operation of XLA that no pass removes."""
         return lax.reduce_precision(h, 11, 49)
+
+    def dtype_called(self, name: str) -> Any:
+        """The dtype called ``name``."""
+        return jnp.dtype(name)
+
+    def round_to(self, y: Any, name: str) -> Any:
+        """Float64 ``y`` rounded to the dtype called ``name``, held in float64."""
+        return y if name == "float64" else _round_to(y, name)
 
     def constant(self, x: Any) -> Any:
         """``x`` cut off from derivatives, whose rules would run outside of the scope."""
@@ -105,6 +121,14 @@ class SmoothArithmetic(JaxArithmetic):
     def trimmed(self, h: Any) -> Any:
         """``h``, not rounded."""
         return h
+
+    def round_to(self, y: Any, name: str) -> Any:
+        """``y``, not rounded."""
+        return y
+
+    def number_in(self, number: float, name: str) -> float:
+        """``number``, not rounded."""
+        return number
 
 
 class SingleArithmetic(JaxArithmetic):
@@ -246,7 +270,7 @@ def _decode(x: Any) -> Any:
 def _encode(y: Any, name: str) -> Any:
     """Float64 ``y`` rounded to the dtype called ``name``, to a half dtype by way of float32."""
     if name in HALF_DTYPES:
-        y = _round_to_float32(y)
+        y = _round_to(y, "float32")
     if name not in _FLUSHED:
         return y.astype(name)
     bits, exponent, _ = _FLUSHED[name]
@@ -276,15 +300,21 @@ batching.defvectorized(_CAST)
 ad.deflinear2(_CAST, lambda t, x, *, name: [_cast(t, dtype_name(x.aval.dtype))])
 
 
-@jax.custom_jvp
-def _round_to_float32(y: Any) -> Any:
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _round_to(y: Any, name: str) -> Any:
+    """Float64 ``y`` rounded to float32 and, for a half dtype, from there once more."""
+    if name in HALF_DTYPES:
+        y = _round_to(y, "float32")
+    exponent_bits, significand_bits, smallest_normal = _FORMATS[name]
     # lax.reduce_precision survives XLA's removal of paired casts; it flushes subnormals
-    subnormal = jnp.round(y * 2.0**149) * 2.0**-149
-    return jnp.where(jnp.abs(y) < _SMALLEST_NORMAL, subnormal, lax.reduce_precision(y, 8, 23))
+    spacing = smallest_normal * 2.0**-significand_bits
+    subnormal = jnp.round(y / spacing) * spacing
+    normal = lax.reduce_precision(y, exponent_bits, significand_bits)
+    return jnp.where(jnp.abs(y) < smallest_normal, subnormal, normal)
 
 
-@_round_to_float32.defjvp
+@_round_to.defjvp
 @_FLOAT64
-def _round_to_float32_jvp(primals: Any, tangents: Any) -> Any:
+def _round_to_jvp(name: str, primals: Any, tangents: Any) -> Any:
     (y,), (t,) = primals, tangents
-    return _round_to_float32(y), t  # the derivative of the number that is rounded
+    return _round_to(y, name), t  # the derivative of the number that is rounded

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from normkit import _checks
+from normkit import Convention, _checks
 from normkit._kernel import Kernel, choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Call, Norm, apply, apply_vjp, check_call
+from normkit._norm import Call, Norm, apply, apply_vjp, check_call, only_rounded_once
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
@@ -77,7 +77,7 @@ def _pairs_smooth(axis_name: Any) -> Any:
     return lambda x: wide if x.dtype == jnp.float64 else SingleArithmetic(axis_name)
 
 
-def _no_float64(x: Any) -> str | None:
+def _no_float64(x: Any, call: Call) -> str | None:
     return None if ARITHMETIC.has_float64(x) else "XLA has no float64 of full range on TPU"
 
 
@@ -90,7 +90,7 @@ def _residual_sum(x: Any, residual: Any) -> Any:
 
 KERNELS = (
     _row("array_api", _wide, _wide_smooth, _no_float64),
-    _row("pairs", _pairs, _pairs_smooth, lambda x: None),
+    _row("pairs", _pairs, _pairs_smooth, only_rounded_once),
 )
 
 
@@ -102,7 +102,7 @@ def rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> jax.Array:
     """RMSNorm of a JAX array: y = x / sqrt(mean(x^2) + eps) * scale + bias.
@@ -111,15 +111,17 @@ def rms_norm(
         x: Real floating array with at least one axis. A row is a slice along ``axis``.
         scale: Array with the sizes of the normalised axes in ascending order, or None for ones.
         bias: Like ``scale``, or None for zeros.
-        eps: Added to the mean square, in units of x squared; a Python float, None is 1e-6.
+        eps: Added to the mean square, in units of x squared; a Python float. None is
+            the convention's, for "standard" 1e-6.
         axis: The normalised axis or axes.
         axis_name: Name of a mapped axis (shard_map, pmap, vmap) over which each row is split;
             its statistics are summed across it. scale and bias are then the local parts.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
         kernel: Name of the kernel that shall run, or None for the first that can.
 
     Returns:
-        Array of the shape and dtype of ``x``.
+        Array of the shape of ``x``, and of its dtype where the convention names no other.
 
     Raises:
         TypeError, ValueError: as `normkit.rms_norm`, with the same text.
@@ -144,17 +146,18 @@ def layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> jax.Array:
     """LayerNorm of a JAX array: y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias.
 
     Args:
         x, scale, bias, axis, axis_name, convention, kernel: As in `rms_norm`.
-        eps: Added to the variance, in units of x squared; a Python float, None is 1e-5.
+        eps: Added to the variance, in units of x squared; a Python float. None is the
+            convention's, for "standard" 1e-5.
 
     Returns:
-        Array of the shape and dtype of ``x``.
+        Array of the shape of ``x``, and of its dtype where the convention names no other.
 
     Raises:
         TypeError, ValueError: as `normkit.layer_norm`, with the same text.
@@ -180,7 +183,7 @@ def add_rms_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """``(rms_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -190,7 +193,7 @@ def add_rms_norm(
         x, scale, bias, eps, axis, axis_name, convention, kernel: As in `rms_norm`.
 
     Returns:
-        Two arrays of the shape and dtype of ``x``.
+        Two arrays of the shape of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_rms_norm`, with the same text.
@@ -228,7 +231,7 @@ def add_layer_norm(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """``(layer_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -238,7 +241,7 @@ def add_layer_norm(
         x, scale, bias, eps, axis, axis_name, convention, kernel: As in `layer_norm`.
 
     Returns:
-        Two arrays of the shape and dtype of ``x``.
+        Two arrays of the shape of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_layer_norm`, with the same text.
@@ -274,7 +277,7 @@ def rms_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
@@ -302,7 +305,7 @@ def layer_norm_vjp(
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
     axis_name: Any = None,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
@@ -331,13 +334,13 @@ def run_forward(
     kernel: str | None = None,
 ) -> Any:
     """``norm`` on checked arguments, by the named kernel or the first that supports them."""
-    return choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call, axis_name)
+    return choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call, axis_name)
 
 
 def _norm(
     norm: Norm, x: Any, scale: Any, bias: Any, axis_name: Any, kernel: str | None, **options: Any
 ) -> Any:
-    call = check_call(norm, x, scale, bias, host=HOST, **options)
+    call = check_call(norm, x, scale, bias, host=HOST, axis_name=axis_name, **options)
     return run_forward(norm, x, scale, bias, call, axis_name, kernel)
 
 
@@ -351,8 +354,8 @@ def _norm_vjp(
     kernel: str | None,
     **options: Any,
 ) -> Any:
-    call = check_call(norm, x, scale, bias, host=HOST, dy=dy, **options)
-    return choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call, axis_name)
+    call = check_call(norm, x, scale, bias, host=HOST, axis_name=axis_name, dy=dy, **options)
+    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call, axis_name)
 
 
 def _add_norm(
@@ -365,7 +368,9 @@ def _add_norm(
     kernel: str | None,
     **options: Any,
 ) -> Any:
-    call = check_call(norm, x, scale, bias, host=HOST, residual=residual, **options)
+    call = check_call(
+        norm, x, scale, bias, host=HOST, axis_name=axis_name, residual=residual, **options
+    )
     _checks.same_dtype("residual", residual, x)
     total = _residual_sum(x, residual)
     return run_forward(norm, total, scale, bias, call, axis_name, kernel), total

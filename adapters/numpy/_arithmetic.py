@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import array_api_compat.numpy as xp
+import ml_dtypes
 import numpy as np
 
 from normkit._arithmetic import Arithmetic
@@ -19,6 +20,10 @@ class NumpyArithmetic(Arithmetic):
     def scope(self) -> AbstractContextManager[Any]:
         """No warnings: IEEE 754 makes NaN of NaN and infinity, as on every other backend."""
         return np.errstate(all="ignore")
+
+    def dtype_called(self, name: str) -> Any:
+        """NumPy's own dtypes, and ml_dtypes' bfloat16."""
+        return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
     def sum(self, x: Any, axes: Axes) -> Any:
         """Sum over ``axes``, which stay with size 1, in pairs along a contiguous row."""

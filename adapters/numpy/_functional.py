@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from normkit import _checks
+from normkit import Convention, _checks
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call, formulas
@@ -29,7 +29,7 @@ def rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -40,18 +40,20 @@ def rms_norm(
             it is not written to, and may be read-only.
         scale: Array with the sizes of the normalised axes in ascending order, or None for ones.
         bias: Like ``scale``, or None for zeros.
-        eps: Added to the mean square, in units of x squared; None is 1e-6.
+        eps: Added to the mean square, in units of x squared; None is the
+            convention's, for "standard" 1e-6.
         axis: The normalised axis or axes.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
         kernel: Name of the kernel that shall run, or None for the first that can.
-        out: Array of the shape and dtype of ``x`` to write the result to and return; may be x.
+        out: Array of the shape and dtype of the result to write it to and return; may be x.
 
     Returns:
-        Array of the shape and dtype of ``x``.
+        Array of the shape of ``x``, and of its dtype where the convention names no other.
 
     Raises:
         TypeError, ValueError: as `normkit.rms_norm`, with the same text; also where ``out``
-            differs from x in shape or dtype.
+            differs from the result in shape or dtype.
 
     Example:
         >>> import numpy as np
@@ -70,7 +72,7 @@ def layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -78,14 +80,15 @@ def layer_norm(
 
     Args:
         x, scale, bias, axis, convention, kernel, out: As in `rms_norm`.
-        eps: Added to the variance, in units of x squared; None is 1e-5.
+        eps: Added to the variance, in units of x squared; None is the convention's, for
+            "standard" 1e-5.
 
     Returns:
-        Array of the shape and dtype of ``x``.
+        Array of the shape of ``x``, and of its dtype where the convention names no other.
 
     Raises:
         TypeError, ValueError: as `normkit.layer_norm`, with the same text; also where ``out``
-            differs from x in shape or dtype.
+            differs from the result in shape or dtype.
 
     Example:
         >>> import numpy as np
@@ -105,7 +108,7 @@ def add_rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """``(rms_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -115,7 +118,7 @@ def add_rms_norm(
         x, scale, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
-        Two new arrays of the shape and dtype of ``x``.
+        Two new arrays of the shape of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_rms_norm`, with the same text.
@@ -141,7 +144,7 @@ def add_layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Array, Array]:
     """``(layer_norm(s, scale, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -151,7 +154,7 @@ def add_layer_norm(
         x, scale, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
-        Two new arrays of the shape and dtype of ``x``.
+        Two new arrays of the shape of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_layer_norm`, with the same text.
@@ -176,7 +179,7 @@ def rms_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
@@ -202,7 +205,7 @@ def layer_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dscale, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.
@@ -238,10 +241,10 @@ def _norm(
     if out is not None:
         _checks.same_framework(_HOST, out=out)
         _checks.same_shape("out", out, x.shape)
-        _checks.same_dtype("out", out, x)
-    y = choose(KERNELS, x, kernel).forward(norm, x, scale, bias, call)
+    y = choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call)
     if out is None:
         return y
+    _checks.dtype_of_result("out", out, y)
     np.copyto(out, y)
     return out
 
@@ -250,7 +253,7 @@ def _norm_vjp(
     norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, kernel: str | None, **options: Any
 ) -> Any:
     call = _check(norm, x, scale, bias, dy=dy, **options)
-    return choose(KERNELS, x, kernel).vjp(norm, dy, x, scale, bias, call)
+    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call)
 
 
 def _add_norm(
@@ -260,4 +263,4 @@ def _add_norm(
     _checks.same_dtype("residual", residual, x)
     with ARITHMETIC.scope():
         total = residual_sum(ARITHMETIC, x, residual)
-    return choose(KERNELS, x, kernel).forward(norm, total, scale, bias, call), total
+    return choose(KERNELS, x, call, kernel).forward(norm, total, scale, bias, call), total

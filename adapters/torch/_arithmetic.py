@@ -1,4 +1,4 @@
-"""Which device has float64, in a form that torch.compile can trace."""
+"""PyTorch's operations, and the same without roundings, which derivatives are taken of."""
 
 from typing import Any
 
@@ -20,4 +20,17 @@ class TorchArithmetic(Arithmetic):
         return x.device.type not in _WITHOUT_FLOAT64
 
 
+class SmoothArithmetic(TorchArithmetic):
+    """Without the roundings of a convention: PyTorch would round a gradient at each of them."""
+
+    def round_to(self, y: Any, name: str) -> Any:
+        """``y``, not rounded."""
+        return y
+
+    def number_in(self, number: float, name: str) -> float:
+        """``number``, not rounded."""
+        return number
+
+
 ARITHMETIC = TorchArithmetic()
+SMOOTH = SmoothArithmetic()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from normkit import _checks
+from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
@@ -26,7 +26,7 @@ def rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> Tensor:
     """RMSNorm of a tensor: y = x / sqrt(mean(x^2) + eps) * weight + bias.
@@ -35,15 +35,16 @@ def rms_norm(
         x: Real floating tensor with at least one axis. A row is a slice along ``axis``.
         weight: Tensor with the sizes of the normalised axes in ascending order, or None for ones.
         bias: Like ``weight``, or None for zeros.
-        eps: Added to the mean square, in units of x squared; None is 1e-6 (in torch.nn.RMSNorm,
-            2^-23 for float32 and half types, 2^-52 for float64).
+        eps: Added to the mean square, in units of x squared; None is the
+            convention's: for "standard" 1e-6, for "torch" 2^-23, or 2^-52 for float64.
         axis: The normalised axis or axes.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
         kernel: Name of the kernel that shall run, or None for the first that can.
 
     Returns:
-        Tensor of the shape, dtype and device of ``x``, also under autocast and whatever the
-        dtype of weight and bias.
+        Tensor of the shape and device of ``x``, and of its dtype where the convention names no
+        other, also under autocast.
 
     Raises:
         TypeError, ValueError: as `normkit.rms_norm`, with the same text.
@@ -65,18 +66,19 @@ def layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> Tensor:
     """LayerNorm of a tensor: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
 
     Args:
         x, weight, bias, axis, convention, kernel: As in `rms_norm`.
-        eps: Added to the variance, in units of x squared; None is 1e-5.
+        eps: Added to the variance, in units of x squared; None is the convention's, for
+            "standard" 1e-5.
 
     Returns:
-        Tensor of the shape, dtype and device of ``x``, also under autocast and whatever the
-        dtype of weight and bias.
+        Tensor of the shape and device of ``x``, and of its dtype where the convention names no
+        other, also under autocast.
 
     Raises:
         TypeError, ValueError: as `normkit.layer_norm`, with the same text.
@@ -99,7 +101,7 @@ def add_rms_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(rms_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -109,7 +111,7 @@ def add_rms_norm(
         x, weight, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
-        Two tensors of the shape, dtype and device of ``x``.
+        Two tensors of the shape and device of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_rms_norm`, with the same text.
@@ -134,7 +136,7 @@ def add_layer_norm(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(layer_norm(s, weight, bias), s)`` with s = x + residual, rounded to their dtype.
@@ -144,7 +146,7 @@ def add_layer_norm(
         x, weight, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
-        Two tensors of the shape, dtype and device of ``x``.
+        Two tensors of the shape and device of ``x``; s has its dtype.
 
     Raises:
         TypeError, ValueError: as `normkit.add_layer_norm`, with the same text.
@@ -169,7 +171,7 @@ def rms_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dweight, dbias)`` of `rms_norm` for the gradient ``dy`` of its result.
@@ -195,7 +197,7 @@ def layer_norm_vjp(
     *,
     eps: float | None = None,
     axis: int | Sequence[int] = -1,
-    convention: str = "standard",
+    convention: str | Convention = "standard",
     kernel: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """``(dx, dweight, dbias)`` of `layer_norm` for the gradient ``dy`` of its result.

@@ -2,27 +2,31 @@
 
 Each norm has two, of which neither looks inside the other:
 
-    <norm>(x, weight, bias, eps, axes, kernel) -> y
-    <norm>_vjp(dy, x, weight, bias, eps, axes, kernel) -> (dx, dweight, dbias)
+    <norm>(x, weight, bias, eps, axes, convention, kernel) -> y
+    <norm>_vjp(dy, x, weight, bias, eps, axes, convention, kernel) -> (dx, dweight, dbias)
 
-An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
+``convention`` is the text of a `Convention`: a schema knows no objects. An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
 is differentiable by the second; where a graph of the backward pass itself is asked for
 (``create_graph``), the backward pass is the core's formula in ordinary operations, which
 PyTorch differentiates further.
 """
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from normkit import Convention
+from normkit._checks import Axes
 from normkit._kernel import choose
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Call, Norm, formulas
+from normkit._norm import Call, Norm, apply, formulas
 from normkit._rms_norm import RMS_NORM
 
-from ._arithmetic import ARITHMETIC
+from ._arithmetic import ARITHMETIC, SMOOTH
 
 KERNELS = formulas(lambda x: ARITHMETIC)
 
@@ -35,8 +39,19 @@ def formula(
     call: Call,
     kernel: str | None,
 ) -> Any:
-    """The core's formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, kernel).forward(norm, x, weight, bias, call)
+    """The core's formula as ordinary PyTorch operations.
+
+    Where a convention rounds on its way, the value is that of the rounded formula, and the
+    derivatives are those of the formula without its roundings, as in the backward operator.
+    """
+    y = choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
+    if call.convention.rounds_once:
+        return y
+    smooth = apply(SMOOTH, norm, x, weight, bias, call)
+    # The inner difference is 0, with the derivative that is wanted; subtracted, it leaves the sign
+    # of a zero.
+    followed = y.detach() - (smooth.detach() - smooth)
+    return torch.where(torch.isfinite(smooth), followed, y)
 
 
 def formula_vjp(
@@ -49,14 +64,40 @@ def formula_vjp(
     kernel: str | None,
 ) -> Any:
     """The core's backward formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, kernel).vjp(norm, dy, x, weight, bias, call)
+    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, weight, bias, call)
+
+
+@functools.cache
+def _convention(text: str) -> Convention:
+    return Convention.from_text(text)
+
+
+def _call(eps: float, axes: Sequence[int], convention: str) -> Call:
+    return Call(eps, tuple(axes), _convention(convention))
+
+
+@functools.cache
+def _result_dtype(norm: Norm, convention: str, *dtypes: torch.dtype | None) -> torch.dtype:
+    """What the formula makes of a row of one element."""
+    row: Any = [None if d is None else torch.ones(1, dtype=d) for d in dtypes]
+    whole = replace(_convention(convention), partial=1.0, groups=1)
+    x, weight, bias = row
+    found: torch.dtype = apply(ARITHMETIC, norm, x, weight, bias, Call(1e-6, (0,), whole)).dtype
+    return found
+
+
+def _options(call: Call) -> tuple[float, Axes, str]:
+    """The options as the operators take them."""
+    return call.eps, call.axes, call.convention.text
 
 
 _LIBRARY = torch.library.Library("normkit", "DEF")
 
 
 def _define(norm: Norm) -> None:
-    arguments = "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes, str? kernel"
+    arguments = (
+        "Tensor x, Tensor? weight, Tensor? bias, float eps, int[] axes, str convention, str? kernel"
+    )
     name, vjp_name = f"normkit::{norm.name}", f"normkit::{norm.name}_vjp"
     _LIBRARY.define(f"{norm.name}({arguments}) -> Tensor")
     _LIBRARY.define(f"{norm.name}_vjp(Tensor dy, {arguments}) -> (Tensor, Tensor, Tensor)")
@@ -67,9 +108,11 @@ def _define(norm: Norm) -> None:
         bias: Tensor | None,
         eps: float,
         axes: Sequence[int],
+        convention: str,
         kernel: str | None,
     ) -> Tensor:
-        return formula(norm, x, weight, bias, Call(eps, tuple(axes)), kernel)
+        call = _call(eps, axes, convention)
+        return choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
 
     def vjp(
         dy: Tensor,
@@ -78,10 +121,23 @@ def _define(norm: Norm) -> None:
         bias: Tensor | None,
         eps: float,
         axes: Sequence[int],
+        convention: str,
         kernel: str | None,
     ) -> tuple[Tensor, ...]:
-        gradients = formula_vjp(norm, dy, x, weight, bias, Call(eps, tuple(axes)), kernel)
+        gradients = formula_vjp(norm, dy, x, weight, bias, _call(eps, axes, convention), kernel)
         return tuple(x.new_empty(0) if g is None else g for g in gradients)
+
+    def fake_forward(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        axes: Sequence[int],
+        convention: str,
+        kernel: str | None,
+    ) -> Tensor:
+        dtypes = [None if t is None else t.dtype for t in (x, weight, bias)]
+        return torch.empty_like(x, dtype=_result_dtype(norm, convention, *dtypes))
 
     def fake_vjp(
         dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
@@ -93,16 +149,16 @@ def _define(norm: Norm) -> None:
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         run = formula_vjp if torch.is_grad_enabled() else run_vjp
-        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), None, None, None)
+        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), *[None] * 4)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, eps, axes, ctx.kernel = inputs
+        x, weight, bias, eps, axes, convention, ctx.kernel = inputs
         ctx.save_for_backward(x, weight, bias)
-        ctx.call = Call(eps, tuple(axes))
+        ctx.call = _call(eps, axes, convention)
 
     _LIBRARY.impl(norm.name, forward, "CompositeExplicitAutograd")
     _LIBRARY.impl(f"{norm.name}_vjp", vjp, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, lambda x, *_: torch.empty_like(x), lib=_LIBRARY)
+    torch.library.register_fake(name, fake_forward, lib=_LIBRARY)
     torch.library.register_fake(vjp_name, fake_vjp, lib=_LIBRARY)
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
 
@@ -116,7 +172,7 @@ def run_forward(
     kernel: str | None,
 ) -> Any:
     """The first operator of ``norm``."""
-    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, call.eps, call.axes, kernel)
+    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, *_options(call), kernel)
 
 
 def run_vjp(
@@ -130,7 +186,7 @@ def run_vjp(
 ) -> Any:
     """The second operator of ``norm``, with None where there was no parameter."""
     operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
-    dx, dweight, dbias = operator(dy, x, weight, bias, call.eps, call.axes, kernel)
+    dx, dweight, dbias = operator(dy, x, weight, bias, *_options(call), kernel)
     return dx, None if weight is None else dweight, None if bias is None else dbias
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normkit import _checks
+from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import Norm
+from normkit._norm import check_options
 from normkit._rms_norm import RMS_NORM
 
 from ._functional import HOST, layer_norm, rms_norm
@@ -24,13 +24,14 @@ class RMSNorm(nn.RMSNorm):
 
     Args:
         normalized_shape: Sizes of the normalised axes, an int for one.
-        eps: Added to the mean square, in units of x squared. None is 1e-6 for every dtype; in
-            torch.nn it is 2^-23, or 2^-52 for float64.
+        eps: Added to the mean square, in units of x squared. None is the
+            convention's: for "standard" 1e-6, for "torch" 2^-23, or 2^-52 for float64.
         elementwise_affine: Whether there is a ``weight``, initialised to ones.
         device, dtype: Of the parameters.
         bias: Whether there is a ``bias`` too, initialised to zeros.
         axis: The normalised axes; None for the last ones. ``axis=1`` serves channels-first images.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
 
     Shape:
         Input and output are alike; their sizes along ``axis`` are ``normalized_shape``.
@@ -48,7 +49,7 @@ class RMSNorm(nn.RMSNorm):
     """
 
     axis: int | tuple[int, ...]
-    convention: str
+    convention: str | Convention
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class RMSNorm(nn.RMSNorm):
         *,
         bias: bool = False,
         axis: int | Sequence[int] | None = None,
-        convention: str = "standard",
+        convention: str | Convention = "standard",
     ) -> None:
-        _check_options(RMS_NORM, eps, convention)
+        check_options(RMS_NORM, eps, convention)
         if bias and not elementwise_affine:
             raise _checks.bias_without_affine()
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
@@ -101,12 +102,13 @@ class LayerNorm(nn.LayerNorm):
 
     Args:
         normalized_shape: Sizes of the normalised axes, an int for one.
-        eps: Added to the variance, in units of x squared.
+        eps: Added to the variance, in units of x squared; None for the convention's.
         elementwise_affine: Whether there is a ``weight``, initialised to ones.
         bias: Whether there is a ``bias`` beside the weight, initialised to zeros.
         device, dtype: Of the parameters.
         axis: The normalised axes; None for the last ones. ``axis=1`` serves channels-first images.
-        convention: "standard".
+        convention: Whose roundings to follow: a name of `normkit.conventions`, or a
+            `normkit.Convention`.
 
     Shape:
         Input and output are alike; their sizes along ``axis`` are ``normalized_shape``.
@@ -124,22 +126,23 @@ class LayerNorm(nn.LayerNorm):
     """
 
     axis: int | tuple[int, ...]
-    convention: str
+    convention: str | Convention
 
     def __init__(
         self,
         normalized_shape: _Shape,
-        eps: float = 1e-5,
+        eps: float | None = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
         device: Any = None,
         dtype: Any = None,
         *,
         axis: int | Sequence[int] | None = None,
-        convention: str = "standard",
+        convention: str | Convention = "standard",
     ) -> None:
-        _check_options(LAYER_NORM, eps, convention)
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        check_options(LAYER_NORM, eps, convention)
+        options: Any = (normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        super().__init__(*options)  # torch.nn's eps is a float, which it does nothing with
         self.axis = _axis(axis, self.normalized_shape)
         self.convention = convention
 
@@ -153,11 +156,6 @@ class LayerNorm(nn.LayerNorm):
     def extra_repr(self) -> str:
         """torch.nn's text, and what is not its default."""
         return super().extra_repr() + _extra_repr(self)
-
-
-def _check_options(norm: Norm, eps: Any, convention: Any) -> None:
-    _checks.epsilon(eps, norm.default_eps)
-    _checks.convention(convention)
 
 
 def _axis(axis: Any, normalized_shape: Sequence[int]) -> int | tuple[int, ...]:

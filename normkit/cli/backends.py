@@ -136,7 +136,9 @@ def _nnx_functions() -> Any:
     layers = importlib.import_module("normkit.flax")
     from flax import nnx
 
-    def run(layer_type: Any, x: Any, scale: Any, bias: Any, eps: Any, axis: Any) -> Any:
+    def run(
+        layer_type: Any, x: Any, scale: Any, bias: Any, eps: Any, axis: Any, convention: Any
+    ) -> Any:
         axes = axis if isinstance(axis, tuple) else (axis,)
         parameter = bias if scale is None else scale
         sizes = (
@@ -144,7 +146,9 @@ def _nnx_functions() -> Any:
             if parameter is None
             else parameter.shape
         )
-        options = {} if eps is None else {"epsilon": eps}
+        options = {"epsilon": eps, "convention": convention}
+        if eps is None and convention == "standard":
+            del options["epsilon"]  # the layer's own default
         layer = layer_type(
             math.prod(sizes),
             use_scale=scale is not None,
@@ -160,8 +164,8 @@ def _nnx_functions() -> Any:
         return layer(x)
 
     def function(layer_type: Any) -> Any:
-        return lambda x, scale=None, bias=None, *, eps=None, axis=-1: run(
-            layer_type, x, scale, bias, eps, axis
+        return lambda x, scale=None, bias=None, *, eps=None, axis=-1, convention="standard": run(
+            layer_type, x, scale, bias, eps, axis, convention
         )
 
     return SimpleNamespace(rms_norm=function(layers.RMSNorm), layer_norm=function(layers.LayerNorm))

@@ -1,0 +1,15 @@
+"""Conventions: whose roundings a norm follows, as data.
+
+`RMS_NORM` and `LAYER_NORM` map names to a `Convention`; every function and module takes either as
+``convention``. `PRESETS` says beside each where it comes from and what it was compared with. A
+convention of your own is made from scratch, or from a preset by `dataclasses.replace`.
+
+>>> from normkit.conventions import LAYER_NORM, RMS_NORM
+>>> RMS_NORM["llama"].between, RMS_NORM["torch"].eps, LAYER_NORM["keras"].eps
+('x', 'machine', 0.001)
+"""
+
+from normkit._convention import Convention
+from normkit._presets import LAYER_NORM, PRESETS, RMS_NORM, Preset
+
+__all__ = ["LAYER_NORM", "PRESETS", "RMS_NORM", "Convention", "Preset"]
