@@ -153,9 +153,9 @@ MUTANTS = [
     ),
     Mutant(
         "LayerNorm's default eps is RMSNorm's",
-        "normkit/_layer_norm.py",
-        'Norm("layer_norm", 1e-5',
-        'Norm("layer_norm", 1e-6',
+        "normkit/_presets.py",
+        '**{"eps": 1e-5, **fields}',
+        '**{"eps": 1e-6, **fields}',
         _select("test_numpy", "default_eps"),
     ),
     Mutant(
@@ -203,7 +203,7 @@ MUTANTS = [
     Mutant(
         "float32 steps are not rounded on JAX",
         _JAX,
-        "return jnp.where(jnp.abs(y) < _SMALLEST_NORMAL, subnormal, lax.reduce_precision(y, 8, 23))",
+        "return jnp.where(jnp.abs(y) < smallest_normal, subnormal, normal)",
         "return y",
         _select("test_accuracy", "same_bits", "jax:cpu", "float16"),
     ),
@@ -220,6 +220,27 @@ MUTANTS = [
         "(1000 - math.frexp(eps)[1]) // 4 if eps else 300",
         "300 if eps < 2.0**-800 else 0",
         _select("test_fuzz", "subnormal_deviations"),
+    ),
+    Mutant(
+        "a convention's offset is added after the scale is rounded",
+        "normkit/_rounded.py",
+        "return scale.to(dtypes.of(c.scale)) + c.offset",
+        "return (scale + c.offset).to(dtypes.of(c.scale))",
+        _select("test_bug_reports", "b20", "numpy:cpu"),
+    ),
+    Mutant(
+        "a convention's gradient forgets the offset",
+        "normkit/_rounded.py",
+        "s = None if scale is None else ar.widen(scale) + c.offset",
+        "s = None if scale is None else ar.widen(scale)",
+        _select("test_bug_reports", "b21", "numpy:cpu"),
+    ),
+    Mutant(
+        "a convention's cast between the products is left out",
+        "normkit/_rounded.py",
+        "return _plus(_times(h.to(between), s), b)",
+        "return _plus(_times(h, s), b)",
+        _select("test_convention_formulas"),
     ),
     Mutant(
         "XLA may merge the products of pairs with sums",
