@@ -101,19 +101,6 @@ class Arithmetic:
             n = n * x.shape[a]
         return n
 
-    def mean_square(self, d: Array, axes: Axes, dtype: Any) -> Array:
-        """mean(d^2) of input of ``dtype``.
-
-        float64 input has no wider type for the sum: its rounding is taken off by a second one.
-        """
-        n = self.count(d, axes)
-        square = d * d
-        mean = self.sum(square, axes) / n
-        if dtype_name(dtype) != "float64":
-            return mean
-        rest = self.sum(square - mean, axes) / n
-        return mean + self.xp.where(self.xp.isfinite(rest), rest, self.xp.zeros_like(rest))
-
     def trimmed(self, h: Array) -> Array:
         """``h`` rounded to 50 bits, which hides most of the roundings of a sum in some order.
 

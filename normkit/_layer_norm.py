@@ -23,7 +23,7 @@ def layer_norm_forward(
     """d = x - mean(x);  h = d r,  r = 1 / sqrt(mean(d^2) + eps);  y = h scale + bias."""
     wide, wide_eps, _ = wide_rows(ar, x, eps, axes)
     d = centre(ar, wide, axes)
-    r = inverse_root_mean_square(ar, d, wide_eps, axes, x.dtype)
+    r = inverse_root_mean_square(ar, d, wide_eps, axes)
     return scaled(ar, d, r, scale, bias, x.dtype)
 
 
@@ -39,7 +39,7 @@ def layer_norm_pullback(
     """g = dy scale;  dx = r (g - mean(g) - h mean(g h));  dscale = sum(dy h), dbias = sum(dy)."""
     wide, wide_eps, q = wide_rows(ar, x, eps, axes)
     d = centre(ar, wide, axes)
-    r = inverse_root_mean_square(ar, d, wide_eps, axes, x.dtype)
+    r = inverse_root_mean_square(ar, d, wide_eps, axes)
     h = d * r
     rows, _, dy_q = wide_rows(ar, dy, 0.0, axes)
     g = rows if scale is None else rows * ar.widen(scale)

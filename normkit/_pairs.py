@@ -221,11 +221,6 @@ class PairArithmetic(Arithmetic):
         """Both, computed before a sum of them begins."""
         return hi, lo
 
-    def mean_square(self, d: Pair, axes: Axes, dtype: Any) -> Pair:
-        """mean(d^2)."""
-        mean: Pair = self.sum(d * d, axes) / self.count(d, axes)
-        return mean
-
     def trimmed(self, h: Pair) -> Pair:
         """``h``: a pair sums in one order, and has bits to spare."""
         return h

@@ -21,7 +21,7 @@ def rms_norm_forward(
 ) -> Array:
     """h = x r,  r = 1 / sqrt(mean(x^2) + eps);  y = h scale + bias."""
     wide, wide_eps, _ = wide_rows(ar, x, eps, axes)
-    r = inverse_root_mean_square(ar, wide, wide_eps, axes, x.dtype)
+    r = inverse_root_mean_square(ar, wide, wide_eps, axes)
     return scaled(ar, wide, r, scale, bias, x.dtype)
 
 
@@ -36,7 +36,7 @@ def rms_norm_pullback(
 ) -> tuple[Array, Array | None, Array | None]:
     """g = dy scale;  dx = r (g - h mean(g h));  dscale = sum(dy h), dbias = sum(dy) over rows."""
     wide, wide_eps, q = wide_rows(ar, x, eps, axes)
-    r = inverse_root_mean_square(ar, wide, wide_eps, axes, x.dtype)
+    r = inverse_root_mean_square(ar, wide, wide_eps, axes)
     h = wide * r
     rows, _, dy_q = wide_rows(ar, dy, 0.0, axes)
     g = rows if scale is None else rows * ar.widen(scale)

@@ -131,9 +131,9 @@ def _exact_statistics(
         d = Value(ar, centre(ar, rows, axes), "float64")
         m = Value(ar, rows - d.held, "float64")
     if c.eps_place == "inside":
-        r = inverse_root_mean_square(ar, d.held, wide_eps, axes, x.dtype)
+        r = inverse_root_mean_square(ar, d.held, wide_eps, axes)
     else:
-        square = ar.mean_square(d.held, axes, x.dtype)
+        square = ar.sum(d.held * d.held, axes) / ar.count(d.held, axes)
         r, _ = _smooth_factor(ar, square, ar.count(d.held, axes), wide_eps, c)
     return d, m, Value(ar, r, "float64")
 

@@ -44,12 +44,12 @@ def centre(ar: Arithmetic, x: Any, axes: Axes) -> Any:
     return (n * d - ar.sum(d, axes)) / n
 
 
-def inverse_root_mean_square(ar: Arithmetic, d: Any, eps: Any, axes: Axes, dtype: Any) -> Any:
-    """r = 1 / sqrt(mean(d^2) + eps), and 0 where that is 1 / 0; ``dtype`` is that of the input.
+def inverse_root_mean_square(ar: Arithmetic, d: Any, eps: Any, axes: Axes) -> Any:
+    """r = 1 / sqrt(mean(d^2) + eps), and 0 where that is 1 / 0.
 
     There d is 0 all along the row: with r = 0 the row gives 0, and its gradients stay finite.
     """
-    return ar.inverse_root(ar.mean_square(d, axes, dtype) + eps)
+    return ar.inverse_root(ar.sum(d * d, axes) / ar.count(d, axes) + eps)
 
 
 def scaled(

@@ -91,11 +91,11 @@ def _of(backend: Backend) -> Iterator[Subject]:
         core = backend._replace(functions=normkit)
         yield Subject(f"core-torch:{backend.device}", core, _torch_vjp, exact_bits=bits)
         if bits:
-            compiled = backend._replace(functions=_Mapped(backend.functions, _compiled()))
+            compiled = backend._replace(functions=Mapped(backend.functions, _compiled()))
             yield Subject("torch:compile", compiled, _torch_vjp)
     elif backend.framework == "jax":
         yield Subject(backend.label, backend, _jax_vjp, exact_bits=bits)
-        jitted = backend._replace(functions=_Mapped(backend.functions, _jitted))
+        jitted = backend._replace(functions=Mapped(backend.functions, _jitted))
         yield Subject(f"jax:jit-{backend.device}", jitted, _jax_vjp, exact_bits=bits)
         core = backend._replace(functions=normkit)
         yield Subject(f"core-jax:{backend.device}", core, _jax_vjp, exact_bits=bits)
@@ -105,7 +105,7 @@ def _of(backend: Backend) -> Iterator[Subject]:
         yield Subject(f"flax:linen-{backend.device}", linen, _jax_vjp, ops=FORWARD, exact_bits=bits)
 
 
-class _Mapped:
+class Mapped:
     """Public functions, each passed through a wrapper."""
 
     def __init__(self, functions: Any, wrap: Callable[[Any], Any]) -> None:
@@ -191,7 +191,7 @@ def _core_on_other_libraries() -> Iterator[Subject]:
     plain = ("float32", "float64")  # the standard's own; bfloat16 and float16 are outside of it
 
     def backend(name: str, put: Any, get: Any) -> Backend:
-        return Backend(name, "cpu", _Mapped(normkit, _quiet), put, get)
+        return Backend(name, "cpu", Mapped(normkit, _quiet), put, get)
 
     strict = backend("array_api_strict", array_api_strict.asarray, np.asarray)
     yield Subject("core-strict:cpu", strict, None, plain)

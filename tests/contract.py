@@ -7,6 +7,8 @@ measures again and fails where a number has grown. So is data/peers.json, the er
 frameworks' own layers. docs/contract.md shows both and says what is proved.
 """
 
+import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -17,10 +19,10 @@ import contract_page
 import normkit.numpy
 import numpy as np
 import peers
-from backends import DTYPES, FORWARD, Subject, subjects
-from oracles import EXACT_VJP, gradient_floors, hard_cases, real_cases
+from backends import DTYPES, FORWARD, Mapped, Subject, subjects
+from oracles import EXACT, EXACT_VJP, gradient_floors, hard_cases, real_cases
 
-from normkit.testing import Exact, bits_differ, worst_ulp
+from normkit.testing import Exact, bits_differ, contract_floor, worst_ulp
 
 PATH = Path(__file__).parent / "data" / "contract.json"
 
@@ -32,8 +34,31 @@ BACKENDS = {
     "jax:cpu": "float64",
     "jax:jit-cpu": "float64",
     "flax:nnx-cpu": "float64",
+    "numpy:pairs": "pairs",
+    "torch:pairs": "pairs",
 }
 PARTS = ("forward", "dx", "dscale", "dbias")
+
+
+LENGTHS_PATH = PATH.with_name("pairs_lengths.json")
+
+
+def measured() -> dict[str, Subject]:
+    """The backends by label, and those that run the kernel "pairs" all through."""
+    here = {subject.label: subject for subject in subjects()[0]}
+    pairs = [_in_pairs(here[f"{name}:cpu"]) for name in ("numpy", "torch") if f"{name}:cpu" in here]
+    return here | {subject.label: subject for subject in pairs}
+
+
+def _in_pairs(subject: Subject) -> Subject:
+    """With the gradients of the public vjp: those of autograd are not of pairs all through."""
+
+    def named(function: Any) -> Any:
+        return functools.partial(function, kernel="pairs")
+
+    backend = subject.backend._replace(functions=Mapped(subject.backend.functions, named))
+    label = f"{subject.backend.framework}:pairs"
+    return dataclasses.replace(subject, label=label, backend=backend, vjp=None)
 
 
 def measure(subject: Subject, op: str, dtype: str) -> dict[str, dict[str, float]]:
@@ -57,6 +82,8 @@ def _results(subject: Subject, op: str, dtype: str) -> Iterator[_Result]:
     cases = [*hard_cases(op, dtype), *(c for c in real_cases(dtype) if c[0].op == op)]
     for case, exact, floor in cases:
         arguments = (case.x, case.scale, case.bias)
+        if subject.label.endswith(":pairs"):
+            floor = contract_floor(case.x, exact, case.scale, case.bias, pairs=True)
         actual = subject.run(op, *arguments, eps=case.eps)
         reference = getattr(normkit.numpy, op)(*arguments, eps=case.eps)
         yield "forward", actual, exact, floor, reference
@@ -72,6 +99,8 @@ def _gradient_results(subject: Subject, op: str, dtype: str, case: Any) -> Itera
     reference = getattr(normkit.numpy, f"{op}_vjp")(dy, *arguments, eps=case.eps)
     exact = EXACT_VJP[op](dy, *arguments, eps=case.eps)
     floors = gradient_floors(case, dy)
+    if subject.label.endswith(":pairs") and dtype != "float64":
+        floors = tuple(floor + 2.0**-149 for floor in floors)
     for i, part in enumerate(PARTS[1:]):
         wanted = exact[i]
         if wanted is not None:
@@ -80,12 +109,31 @@ def _gradient_results(subject: Subject, op: str, dtype: str, case: Any) -> Itera
 
 def rows() -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
     """(key, measurements) for every backend that is here."""
-    here = {subject.label: subject for subject in subjects()[0]}
+    here = measured()
     for label in BACKENDS:
         for op in FORWARD:
             for dtype in DTYPES:
                 if label in here:
                     yield f"{label} {op} {dtype}", measure(here[label], op, dtype)
+
+
+def lengths_in_pairs(op: str) -> dict[str, float]:
+    """Rows of 1 to 257 float32 numbers in pairs under jax.jit, with scale and bias."""
+    found = {"worst": 0.0, "misrounded": 0, "differing": 0, "of": 0}
+    subject = measured()["jax:jit-cpu"]
+    for width in range(1, 258):
+        random = np.random.default_rng(width)
+        x = random.standard_normal((3, width)).astype(np.float32)
+        scale, bias = random.standard_normal((2, width)).astype(np.float32)
+        y = subject.run(op, x, scale, bias, kernel="pairs")
+        exact = EXACT[op](x, scale, bias)
+        floor = contract_floor(x, exact, scale, bias, pairs=True)
+        found["worst"] = max(found["worst"], worst_ulp(y, exact, floor))
+        found["misrounded"] += int(np.count_nonzero(y != exact.rounded("float32")))
+        reference = getattr(normkit.numpy, op)(x, scale, bias, kernel="pairs")
+        found["differing"] += bits_differ(y, reference)
+        found["of"] += y.size
+    return found
 
 
 def main() -> int:
@@ -96,6 +144,8 @@ def main() -> int:
         print(key, {part: f"{row['worst']:.5f}" for part, row in parts.items()}, flush=True)
     PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     peers.PATH.write_text(json.dumps(peers.measure_peers(), indent=1) + "\n", encoding="utf-8")
+    lengths = {op: lengths_in_pairs(op) for op in FORWARD}
+    LENGTHS_PATH.write_text(json.dumps(lengths, indent=1) + "\n", encoding="utf-8")
     contract_page.write()
     return 0
 

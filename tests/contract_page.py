@@ -1,4 +1,4 @@
-"""docs/contract.md from data/contract.json and data/peers.json; `make contract` writes all three.
+"""docs/contract.md from the three files of data/ that `make contract` writes with it.
 
 Only what the files say is shown, so that a test can compare the page with them.
 """
@@ -27,13 +27,23 @@ those with scale and bias:
   subnormal result has.
 - *misrounded*: the share of elements that are not the exact result rounded once.
 - *differing bits*: elements whose bits are not those of NumPy; promised to be 0 for the result,
-  float64 apart.
+  float64 apart. `numpy:pairs` and `torch:pairs` run the kernel
+  [`pairs`](numerics.md#without-float64), with its own floor, and differ from the default where that
+  has the other neighbour of a tie, and everywhere in float64.
 
 The last column says what the bound of 0.501 ULP rests on, or float64's bound. *proved*: by the
 argument in [numerics](numerics.md#why-this-is-enough), for any row of up to 2^20 elements.
 *exhaustive at n = 1*: on these inputs, and for each of the 65 536 values of the dtype as a row of
 one element at three eps. *observed*: on these inputs, and by fuzzing. The shares and the differing
 bits are observed everywhere; no number here is a bound on them.
+"""
+_LENGTHS_HEAD = """
+## Every length in pairs, compiled by XLA
+
+float32 rows of each length from 1 to 257 with scale and bias, in the kernel `pairs` under `jax.jit`:
+where a compiler merges a product with a sum, odd lengths show it. *Differing bits* are those that are
+not NumPy's in pairs. Observed; measured by `make contract` alone.
+
 """
 _PEERS_HEAD = """
 ## Beside the frameworks' own layers
@@ -53,6 +63,8 @@ def page() -> str:
     for op in _OPS:
         for part in ("forward", "dx", "dscale", "dbias"):
             parts.append("\n".join(_section(contract, op, part)) + "\n")
+    lengths = json.loads((_DATA / "pairs_lengths.json").read_text(encoding="utf-8"))
+    parts.append(_LENGTHS_HEAD + "\n".join(_lengths_table(lengths)) + "\n")
     return "".join(parts) + _PEERS_HEAD + "\n".join(_peers_table(peers)) + "\n"
 
 
@@ -83,6 +95,14 @@ def _section(contract: dict[str, Any], op: str, part: str) -> Iterator[str]:
             proof = evidence(arithmetic, op, dtype, part)
             cells = (dtype, label, f"{row['worst']:.5f}", share, row["differing"], row["of"], proof)
             yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _lengths_table(lengths: dict[str, Any]) -> Iterator[str]:
+    yield "| op | worst | misrounded | differing bits | of |"
+    yield "|---|---|---|---|---|"
+    for op, row in lengths.items():
+        share = f"{100 * row['misrounded'] / row['of']:.3f} %"
+        yield f"| {_OPS[op]} | {row['worst']:.5f} | {share} | {row['differing']} | {row['of']} |"
 
 
 def _peers_table(peers: list[dict[str, Any]]) -> Iterator[str]:

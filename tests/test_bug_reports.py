@@ -49,8 +49,6 @@ _ELSEWHERE = {
 
 _LATER = {
     "B13": "a converter that carries eps with the arrays",
-    "B20": "conventions: scale offset",
-    "B21": "conventions: scale offset",
     "B49": "ONNX export",
     "B54": "a converter of parameter names",
 }
@@ -170,6 +168,30 @@ def test_b19_scale_is_multiplied_before_the_one_rounding(backend: Subject) -> No
     assert_ulp(y, exact, MAX_ULP)
     rounded_twice = EXACT["rms_norm"](x, eps=1e-6).rounded("bfloat16") * scale
     assert (rounded_twice != y).sum() > 5
+
+
+def test_b20_offset_is_added_in_float32(backend: Subject) -> None:
+    """gemma stores scale - 1: in bfloat16 the sum would lose the small learned part."""
+    random = np.random.default_rng(0)
+    x = random.integers(1, 99, (64, 8)).astype(dtype_of("bfloat16"))
+    scale = random.uniform(-0.2, 0.2, 8).astype(x.dtype)
+    if "bfloat16" not in backend.dtypes:
+        pytest.skip("the backend has no bfloat16")
+    y = backend.run("rms_norm", x, scale, eps=1e-6, convention="gemma")
+    exact = EXACT["rms_norm"](x, np.float32(1) + scale.astype(np.float32), eps=1e-6)
+    assert_same_bits(y, exact.rounded("bfloat16"))
+
+
+def test_b21_offset_reaches_the_gradients(backend: Subject) -> None:
+    x, scale = np.float32([1, 2, 3, 4]), np.float32([0.1, -0.2, 0.3, 0.0])
+    options = {"eps": 0.0, "convention": "gemma"}
+    y = backend.run("rms_norm", x, scale, **options)
+    assert np.abs(y - _right("B21", "expected y")).max() < 1e-6
+    shifted = backend.run("rms_norm", x, scale + 1, eps=0.0, convention="gemma4")
+    assert_ulp(shifted, y, 1.0)  # the same but for the sum's own rounding
+    dx, dscale, _ = backend.gradients("rms_norm", 2 * y, x, scale, None, **options)
+    assert np.abs(dx - [0.0117334, -0.280533, 0.4192, -0.177066]).max() < 2e-6
+    assert np.abs(dscale - [0.293333, 0.853333, 3.12, 4.26667]).max() < 1e-5
 
 
 @pytest.mark.parametrize("scale_dtype", ["float16", "bfloat16", "float32", "float64"])

