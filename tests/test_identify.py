@@ -129,6 +129,7 @@ def test_one_dtype_leaves_a_larger_class() -> None:
 def test_fields_are_read_off() -> None:
     pytest.importorskip("torch")
     found = normkit.identify(_llama)
+    assert found.presets == ("llama", "olmo1")
     assert found.fields["between"] == "x"
     assert "between" not in found.open_fields
     assert found.fields["root"] == "reciprocal"
@@ -175,6 +176,19 @@ def test_every_preset_is_recognised_with_its_eps(kind: str, name: str) -> None:
     assert found.eps == (2.0**-23 if convention.eps == "machine" else convention.eps)
     assert found.eps_place == convention.eps_place
     assert found.equal_bits == found.probes
+
+
+def test_one_rounding_more_tells_two_presets_apart() -> None:
+    """llama_x rounds twice where olmo rounds once; both give the dtype of x."""
+    assert "olmo" not in normkit.identify(_follows(RMS_NORM["llama_x"])).presets
+    assert "llama_x" not in normkit.identify(_follows(RMS_NORM["olmo"])).presets
+
+
+def test_the_dtype_of_the_result_counts_where_the_numbers_are_equal() -> None:
+    rounded = _follows(RMS_NORM["llama_x"])
+    found = normkit.identify(lambda x, scale: rounded(x, scale).astype(np.float32))
+    assert "llama_x" not in found.presets
+    assert found.outputs["bfloat16, bfloat16"] == "float32"
 
 
 @pytest.mark.parametrize("eps", [1e-12, 3e-8, 1e-5, 1e-3, 0.25])
