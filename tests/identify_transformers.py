@@ -169,6 +169,7 @@ def table() -> dict[str, Any]:
         "buildable": len(rows) - results["not buildable"],
         "named": results["named"],
         "agree_on_held_out_inputs": sum(row.get("held_out") == "agrees" for row in rows),
+        "of_them_called_RMSNorm_or_LayerNorm": _suffixed(rows),
         "first_presets": Counter(
             f"{row['kind']}/{row['presets'][0]}" for row in rows if row["result"] == "named"
         ),
@@ -178,6 +179,15 @@ def table() -> dict[str, Any]:
             if row.get("held_out") != "agrees"
         },
         "rows": rows,
+    }
+
+
+def _suffixed(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """How many classes have these endings, and at how many the preset agrees."""
+    ends = [row for row in rows if row["class"].endswith(("RMSNorm", "LayerNorm"))]
+    return {
+        "classes": len(ends),
+        "agree_on_held_out_inputs": sum(row.get("held_out") == "agrees" for row in ends),
     }
 
 

@@ -424,6 +424,17 @@ def test_equinox_modules() -> None:
     assert "equinox" in found.presets
     assert found.parameters == {"weight": "scale", "bias": "bias"}
     assert "equinox" in normkit.identify(equinox.nn.RMSNorm(32)).presets
+    bare = normkit.identify(equinox.nn.LayerNorm(64, use_weight=False, use_bias=False))
+    assert "equinox" in bare.presets
+    assert bare.parameters == {}
+
+
+def test_compiled_functions() -> None:
+    """A compiler that fuses and contracts is asked as it runs."""
+    jax = pytest.importorskip("jax")
+    found = normkit.identify(jax.jit(_keras()))
+    assert "keras" in found.presets
+    assert found.eps == 1e-6
 
 
 def test_keras_layers() -> None:

@@ -41,7 +41,18 @@ class JaxHost:
         return jax.enable_x64(True)
 
 
+class EquinoxHost(JaxHost):
+    """Equinox modules, with or without arrays."""
+
+    name = "equinox"
+
+    def is_module(self, thing: Any) -> bool:
+        """Whatever is of a type of Equinox's and can be called."""
+        return callable(thing)
+
+
 HOST = JaxHost()
+EQUINOX = EquinoxHost()
 
 
 def _leaves(thing: Any) -> list[tuple[str, Any]]:
