@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -23,6 +24,17 @@ _MODULES = (
     "normkit.flax.linen",
     "normkit.testing",
 )
+
+
+def test_tables_of_presets_are_those_of_the_data() -> None:
+    spec = importlib.util.spec_from_file_location("presets", _ROOT / "docs" / "_presets.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    page = generator.PAGE.read_text(encoding="utf-8")
+    assert page.count("| `llama` |") == 1
+    assert generator.with_tables(page) == page
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
