@@ -11,7 +11,7 @@ from normkit._convention import Convention
 from normkit._kernel import Kernel, choose
 from normkit._presets import convention_of
 from normkit._rounded import rounded_forward, smooth_vjp
-from normkit._values import default_eps, dtypes_of
+from normkit._values import default_eps
 
 
 class Norm(NamedTuple):
@@ -63,7 +63,7 @@ def check_call(
         _checks.parts_of_row(math.prod([x.shape[a] for a in axes]), c.partial, c.groups)
         _checks.whole_rows(c.partial, c.groups, axis_name)
     if eps is None:
-        return Call(default_eps(c, dtypes_of(x, scale, bias)), axes, c)
+        return Call(default_eps(c, x, scale, bias), axes, c)
     return Call(_checks.epsilon(eps), axes, c)
 
 

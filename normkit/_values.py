@@ -71,9 +71,11 @@ def dtypes_of(x: Array, scale: Array | None, bias: Array | None) -> Dtypes:
     )
 
 
-def default_eps(c: Convention, dtypes: Dtypes) -> float:
+def default_eps(c: Convention, x: Array, scale: Array | None, bias: Array | None) -> float:
     """What ``eps=None`` stands for."""
-    return float(c.eps) if c.eps != "machine" else _MACHINE[dtypes.of_statistics(c)]
+    if c.eps != "machine":
+        return float(c.eps)
+    return _MACHINE[dtypes_of(x, scale, bias).of_statistics(c)]
 
 
 class Value:

@@ -50,7 +50,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    own = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    own = {name for names in marks for name in ([names] if isinstance(names, str) else names)}
     names = [n for n in _CHOICES if n in metafunc.fixturenames and n not in own]
     if not names:
         return

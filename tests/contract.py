@@ -136,19 +136,29 @@ def lengths_in_pairs(op: str) -> dict[str, float]:
     return found
 
 
-def main() -> int:
-    """Measure everything and write the files and their page."""
+def _measure_contract() -> dict[str, Any]:
     found = {}
     for key, parts in rows():
         found[key] = parts
         print(key, {part: f"{row['worst']:.5f}" for part, row in parts.items()}, flush=True)
-    PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    peers.PATH.write_text(json.dumps(peers.measure_peers(), indent=1) + "\n", encoding="utf-8")
-    lengths = {op: lengths_in_pairs(op) for op in FORWARD}
-    LENGTHS_PATH.write_text(json.dumps(lengths, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+_FILES = {
+    "contract": (PATH, _measure_contract),
+    "peers": (peers.PATH, peers.measure_peers),
+    "lengths": (LENGTHS_PATH, lambda: {op: lengths_in_pairs(op) for op in FORWARD}),
+}
+
+
+def main(names: list[str]) -> int:
+    """Measure and write all files, or those that are named, and then the page of all."""
+    for name in names or _FILES:
+        path, measured_now = _FILES[name]
+        path.write_text(json.dumps(measured_now(), indent=1) + "\n", encoding="utf-8")
     contract_page.write()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

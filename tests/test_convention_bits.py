@@ -178,3 +178,21 @@ def test_a_dtype_that_a_framework_lacks() -> None:
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(TypeError, match="rounds to bfloat16, a dtype that the framework must have"):
         normkit.rms_norm(strict.ones((2, 4)), convention=Convention(output="bfloat16"))
+
+
+@pytest.mark.parametrize("label", ["rms_norm-llama", "rms_norm-haiku", "layer_norm-flax"])
+def test_a_row_split_over_a_mapped_axis(label: str) -> None:
+    """In JAX, four parts of each row with the sums taken across them: the bits of whole rows."""
+    jax = pytest.importorskip("jax")
+    functions = next(s for s in _HERE if s.label == "jax:cpu").backend.functions
+    c = _ALL[label]
+    x, scale, _ = _arrays("float32", "float32", label)
+    function = getattr(functions, c.kind)
+
+    def part(x: Any, scale: Any) -> Any:
+        return function(x, scale, axis_name="parts", convention=c)
+
+    whole = getattr(normkit.numpy, c.kind)(x, scale, convention=c)
+    parts = (x.reshape(24, 4, 24).transpose(1, 0, 2), scale.reshape(4, 24))
+    y = jax.vmap(part, axis_name="parts")(*(jax.numpy.asarray(p) for p in parts))
+    assert_same_bits(np.asarray(y).transpose(1, 0, 2).reshape(24, 96), whole)

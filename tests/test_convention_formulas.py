@@ -1,8 +1,8 @@
 """Presets against the same formula written by hand in the framework that it comes from.
 
-float16 and bfloat16 give equal bits: an element could differ only where the framework's own float32
-sum, of another order, rounds to another side, and then the hand-written formula is fed with inputs
-whose sums are exact: small integers over a power of two, few enough that every order agrees.
+The bits are equal. They could differ only where the framework's own float32 sum, of another order,
+rounds to another side; so the inputs are small integers times a power of two, whose squares add up
+to the same number in every order.
 """
 
 from collections.abc import Callable
@@ -93,9 +93,9 @@ _FORMULAS: list[tuple[str, str, bool, _Formula]] = [
 
 
 @pytest.mark.parametrize("formula", _FORMULAS, ids=lambda f: f"{f[0]}-{f[1]}")
-@pytest.mark.parametrize("x_dtype", HALF)
+@pytest.mark.parametrize("x_dtype", [*HALF, "float32"])
 @pytest.mark.parametrize("scale_dtype", [*HALF, "float32"])
-def test_half_types_have_the_bits_of_the_formula(
+def test_bits_are_those_of_the_formula(
     formula: tuple[str, str, bool, _Formula], x_dtype: str, scale_dtype: str
 ) -> None:
     kind, name, has_bias, written = formula
@@ -103,6 +103,8 @@ def test_half_types_have_the_bits_of_the_formula(
     # 64 rows, a multiple of 32: torch rounds the rsqrt of a bfloat16 tensor twice in its tail
     x = rng.integers(-15, 16, (64, 64)) / 4.0 * 2.0 ** rng.integers(-3, 4, (64, 1))
     s, b = rng.standard_normal((2, 64))
+    if x_dtype == "float32" and (kind == "layer_norm" or name in ("torch", "paper", "l2max")):
+        pytest.skip("PyTorch's own sum of deviations, or of squares in F, is not exact")
     raw = name in ("timestep", "liger_none", "paper", "l2max", "vitdet")
     if (raw or name == "torch") and x_dtype != scale_dtype and name != "paper":
         pytest.skip("its implementation is used with one dtype, or warns of two")
@@ -130,3 +132,13 @@ def test_presets_differ_where_they_should() -> None:
     for name, y in results.items():
         for other, z in results.items():
             assert name == other or (y != z).mean() > 0.01, (name, other)
+
+
+def test_eps_is_rounded_to_the_statistics() -> None:
+    """1e-5 is no bfloat16 number: a fifth of the results changes where it is not rounded first."""
+    eps = float(np.array(1e-5).astype(dtype_of("bfloat16")).astype(np.float64))
+    assert eps != 1e-5
+    x = (4e-3 * np.random.default_rng(0).standard_normal((256, 32))).astype(dtype_of("bfloat16"))
+    assert_same_bits(
+        nk.rms_norm(x, eps=1e-5, convention="haiku"), nk.rms_norm(x, eps=eps, convention="haiku")
+    )

@@ -1,5 +1,7 @@
 """A user's program; CI checks its types against the installed wheel."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import normkit.flax
 import normkit.flax.linen
@@ -10,6 +12,8 @@ import numpy as np
 import torch
 from flax import nnx
 
+from normkit import Convention
+from normkit.conventions import RMS_NORM
 from normkit.testing import Exact, assert_ulp, exact_rms_norm
 
 
@@ -21,6 +25,7 @@ def run() -> None:
     layer: torch.nn.RMSNorm = normkit.torch.RMSNorm(4, bias=True)
     y: torch.Tensor = normkit.torch.layer_norm(layer(torch.ones(2, 4)), layer.weight)
     del y
-    normkit.jax.add_rms_norm(jnp.ones(4), jnp.ones(4))
+    own: Convention = replace(RMS_NORM["llama"], groups=2)
+    normkit.jax.add_rms_norm(jnp.ones(4), jnp.ones(4), convention=own)
     normkit.flax.RMSNorm(4, rngs=nnx.Rngs(0))
     normkit.flax.linen.LayerNorm(use_bias=False)
