@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test fuzz mutants contract lint docs wheel constraints clean
+.PHONY: help demo test fuzz mutants contract transformers lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -24,6 +24,9 @@ mutants: .venv/installed-dev  ## Plant faults and show that the tests find them
 
 contract: .venv/installed-dev  ## Measure the accuracy contract and write it down
 	$(BIN)/python tests/contract.py
+
+transformers: .venv/installed-dev  ## Identify every norm class of transformers
+	$(BIN)/python tests/identify_transformers.py
 
 lint: .venv/installed-dev  ## Check style and types
 	$(BIN)/ruff format --check .

@@ -8,21 +8,31 @@ from importlib.metadata import version
 
 from normkit import conventions as conventions
 from normkit._convention import Convention as Convention
+from normkit._identify import Identification as Identification
+from normkit._identify import identify as identify
 from normkit._layer_norm import layer_norm as layer_norm
 from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
 from normkit._residual import add_layer_norm as add_layer_norm
 from normkit._residual import add_rms_norm as add_rms_norm
 from normkit._rms_norm import rms_norm as rms_norm
 from normkit._rms_norm import rms_norm_vjp as rms_norm_vjp
+from normkit._scale import ConvertedScale as ConvertedScale
+from normkit._scale import convert_scale as convert_scale
+from normkit._scale import rename_state as rename_state
 
 __version__ = version("normkit")
 __all__ = [
     "Convention",
+    "ConvertedScale",
+    "Identification",
     "add_layer_norm",
     "add_rms_norm",
     "conventions",
+    "convert_scale",
+    "identify",
     "layer_norm",
     "layer_norm_vjp",
+    "rename_state",
     "rms_norm",
     "rms_norm_vjp",
 ]

@@ -403,6 +403,78 @@ def no_kernel(name: str | None, reasons: dict[str, str]) -> ValueError:
     return ValueError(f"a kernel must support these arrays; none does here ({why}); name another")
 
 
+def unknown_argument(name: str) -> TypeError:
+    """The error for a function whose arguments `identify` does not understand."""
+    return TypeError(
+        f"a norm must be f(x), f(x, scale) or f(x, scale, bias), all else with a default; "
+        f"got one with the argument {name!r} too; wrap it, for example in "
+        "lambda x, weight: f(x, weight, 1e-6)"
+    )
+
+
+def can_be_called(thing: Any) -> None:
+    """What is to be identified must be a function or a module."""
+    if not callable(thing):
+        raise TypeError(
+            f"a norm must be a function or a module; got {_type_name(thing)}; "
+            "pass what is called with x"
+        )
+
+
+def library(name: Any, known: Sequence[str]) -> None:
+    """A state is one of a known library."""
+    if name not in known:
+        raise ValueError(f"a library must be one of {', '.join(known)}; got {name!r}; pass one")
+
+
+def torch_module(model: Any, is_module: bool) -> None:
+    """A census is of a torch module."""
+    if not is_module:
+        raise TypeError(
+            f"a model must be a torch.nn.Module; got {_type_name(model)}; "
+            "pass the model itself, not its class or its weights"
+        )
+
+
+def probe_width(width: Any, least: int) -> None:
+    """A row must be long enough for the probes."""
+    if not isinstance(width, int) or isinstance(width, bool):
+        raise TypeError(f"width must be an int; got {width!r}; pass for example 64")
+    if width < least:
+        raise ValueError(
+            f"width must be at least {least}, or the probes say little; got {width}; "
+            "build the norm for a longer row"
+        )
+
+
+def probe_dtypes(dtypes: Sequence[str]) -> None:
+    """Probes come in the library's dtypes, float32 among them."""
+    unknown = [d for d in dtypes if d not in FLOAT_DTYPES]
+    if unknown or "float32" not in dtypes:
+        raise ValueError(
+            f"dtypes must be float32 and any of {', '.join(FLOAT_DTYPES)}; got {tuple(dtypes)}; "
+            "pass for example ('float32', 'bfloat16')"
+        )
+
+
+def norm_kind(kind: Any, known: Sequence[str]) -> None:
+    """A kind must be one of the known norms, or None for all."""
+    if kind is not None and kind not in known:
+        raise ValueError(
+            f"kind must be one of {', '.join(known)}, or None for any; got {kind!r}; leave it out"
+        )
+
+
+def no_form(width: int, errors: dict[str, str]) -> ValueError:
+    """The error for a thing that takes the trial input in no form."""
+    reasons = list(dict.fromkeys(errors.values()))[:4]
+    tried = "; ".join(reasons)
+    return ValueError(
+        f"a norm must give a result of the shape of x for x of width {width}; got none in any "
+        f"of {len(errors)} forms ({tried}); pass width=, or a function that calls it"
+    )
+
+
 def require(module: str, extra: str) -> None:
     """ImportError with the extra to install, where ``module`` is not installed."""
     if importlib.util.find_spec(module) is None:

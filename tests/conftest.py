@@ -1,11 +1,13 @@
 """A test that takes ``backend``, ``op`` or a ``...dtype`` runs on the whole table of them."""
 
 import itertools
+import os
 from typing import Any
 
 import pytest
 from backends import DTYPES, FORWARD, HALF, subjects
 
+os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras's own default is TensorFlow
 _HERE, _MISSING = subjects()
 _BY_LABEL = {subject.label: subject for subject in _HERE}
 _CHOICES = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path(__file__).parent.parent
-_ADAPTERS = ("numpy", "torch", "jax", "flax")
+_ADAPTERS = ("numpy", "torch", "jax", "flax", "keras")
 
 
 class Mutant(NamedTuple):
@@ -36,6 +36,7 @@ _STATISTICS = "normkit/_statistics.py"
 _ARITHMETIC = "normkit/_arithmetic.py"
 _PAIRS = "normkit/_pairs.py"
 _JAX = "adapters/jax/_arithmetic.py"
+_IDENTIFY = "normkit/_identify/"
 
 MUTANTS = [
     Mutant(
@@ -388,6 +389,132 @@ MUTANTS = [
         "x = x.astype(jnp.promote_types(x.dtype, dtype))",
         "x = x.astype(dtype)",
         _select("test_flax", "result_dtype"),
+    ),
+    Mutant(
+        "identify overlooks the dtype of a result",
+        _IDENTIFY + "_compare.py",
+        "if theirs.dtype != ours.dtype:",
+        "if False:",
+        _select("test_identify", "dtype_of_the_result"),
+    ),
+    Mutant(
+        "identify allows every element to be wrong",
+        _IDENTIFY + "_compare.py",
+        "_SHARE = 0.01",
+        "_SHARE = 1.0",
+        _select("test_identify", "one_rounding"),
+    ),
+    Mutant(
+        "identify overlooks a single wrong element",
+        _IDENTIFY + "_compare.py",
+        "_WRONG = 2.0**-6",
+        "_WRONG = 4.0",
+        _select("test_identify", "gets_none", "_clipped"),
+    ),
+    Mutant(
+        "identify takes eps to be inside the root",
+        _IDENTIFY + "_structure.py",
+        "place = min(places, key=lambda p: abs(places[p][0] - ratio))",
+        'place = "inside"',
+        _select("test_identify", "eps_is"),
+    ),
+    Mutant(
+        "identify overlooks an unbiased variance",
+        _IDENTIFY + "_structure.py",
+        "if abs(size - unbiased) < _NEAR / n:",
+        "if False:",
+        _select("test_identify", "gets_none", "_unbiased"),
+    ),
+    Mutant(
+        "identify overlooks a wrong axis",
+        _IDENTIFY + "_structure.py",
+        "_values(f, x)[1:]).max() > _NEAR:",
+        "_values(f, x)[1:]).max() > 1e9:",
+        _select("test_identify", "gets_none", "_wrong_axis"),
+    ),
+    Mutant(
+        "identify overlooks that softmax is no norm",
+        _IDENTIFY + "_structure.py",
+        "findings += _not_invariant(f, n)",
+        "pass",
+        _select("test_identify", "gets_none", "_softmax"),
+    ),
+    Mutant(
+        "identify overlooks an offset",
+        _IDENTIFY + "_forms.py",
+        "called = called._replace(neutral=0.0)",
+        "pass",
+        _select("test_identify", "eight", "told", "gemma"),
+    ),
+    Mutant(
+        "identify overlooks parts of a row",
+        _IDENTIFY + "_structure.py",
+        "return n, max(1, round(n / (int(touched[0].sum()) + int(blocks[0][1]))))",
+        "return n, 1",
+        _select("test_identify", "width_partial"),
+    ),
+    Mutant(
+        "identify probes with dtypes that it was told to leave out",
+        _IDENTIFY + "_match.py",
+        "if not probe.dtypes <= allowed:",
+        "if False:",
+        _select("test_identify", "without_float64", "olmo"),
+    ),
+    Mutant(
+        "identify does not search field by field",
+        _IDENTIFY + "_match.py",
+        "_SEARCH_STEPS = 3",
+        "_SEARCH_STEPS = 0",
+        _select("test_identify", "field_by_field"),
+    ),
+    Mutant(
+        "identify changes the module it is given",
+        "adapters/torch/_identify.py",
+        "copy.deepcopy(module).eval()",
+        "module.eval()",
+        _select("test_identify", "stay_as_they_are"),
+    ),
+    Mutant(
+        "identify changes the NNX module it is given",
+        "adapters/flax/_identify.py",
+        "nnx.clone(module)",
+        "module",
+        _select("test_identify", "flax_modules"),
+    ),
+    Mutant(
+        "a census overlooks a second eps",
+        "adapters/torch/_census.py",
+        "for row in same if row.found}) > 1:",
+        "for row in same if row.found}) > 9:",
+        _select("test_census", "mixed"),
+    ),
+    Mutant(
+        "a census lists the blocks around norms",
+        "adapters/torch/_census.py",
+        "if is_norm(module) and not any(is_norm(part) for part in parts):",
+        "if is_norm(module):",
+        _select("test_census", "one_convention"),
+    ),
+    Mutant(
+        "an offset is folded in the dtype of the weights",
+        "normkit/_scale.py",
+        'if convention.offset_added == "after_cast":',
+        "if False:",
+        _select("test_scale", "folding", "numpy:cpu"),
+    ),
+    Mutant(
+        "a fold counts no factor that changes",
+        "normkit/_scale.py",
+        "kept != factor",
+        "kept != kept",
+        _select("test_scale", "counts", "numpy:cpu"),
+    ),
+    Mutant(
+        "linear layers are renamed like norms",
+        "normkit/_scale.py",
+        "if len(array.shape) == 1:",
+        "if True:",
+        _select("test_scale", "names"),
     ),
 ]
 

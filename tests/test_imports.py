@@ -17,6 +17,7 @@ _ALLOWED = {
     "normkit.torch": {"torch"},
     "normkit.jax": {"jax"},
     "normkit.flax": {"jax", "flax"},
+    "normkit.keras": {"keras"},
     "normkit.flax.linen": {"jax", "flax"},
 }
 
@@ -61,8 +62,9 @@ def _sources(module: str) -> list[Path]:
 
 
 def test_core_imports_neither_framework_nor_adapter() -> None:
-    adapters = tuple(f"normkit.{name}" for name in ("numpy", "torch", "jax", "flax"))
-    sources = [p for p in _sources("normkit") if p.parent.name not in ("torch", "jax", "flax")]
+    adapters = tuple(f"normkit.{name}" for name in ("numpy", "torch", "jax", "flax", "keras"))
+    hosts = ("torch", "jax", "flax", "keras")
+    sources = [p for p in _sources("normkit") if p.parent.name not in hosts]
     sources = [
         p for p in sources if not (p.parent.name == "numpy" and p.parent.parent.name == "normkit")
     ]
@@ -73,7 +75,7 @@ def test_core_imports_neither_framework_nor_adapter() -> None:
             assert not name.startswith(adapters), (path, name)
 
 
-@pytest.mark.parametrize("adapter", ["numpy", "torch", "jax", "flax"])
+@pytest.mark.parametrize("adapter", ["numpy", "torch", "jax", "flax", "keras"])
 def test_adapter_imports_no_other(adapter: str) -> None:
     if adapter != "numpy":
         pytest.importorskip(adapter)

@@ -9,6 +9,9 @@ from normkit import _checks
 
 _checks.require("torch", extra="torch")
 
+from ._census import Census as Census
+from ._census import CensusRow as CensusRow
+from ._census import census as census
 from ._functional import add_layer_norm as add_layer_norm
 from ._functional import add_rms_norm as add_rms_norm
 from ._functional import layer_norm as layer_norm
@@ -19,10 +22,13 @@ from ._module import LayerNorm as LayerNorm
 from ._module import RMSNorm as RMSNorm
 
 __all__ = [
+    "Census",
+    "CensusRow",
     "LayerNorm",
     "RMSNorm",
     "add_layer_norm",
     "add_rms_norm",
+    "census",
     "layer_norm",
     "layer_norm_vjp",
     "rms_norm",

@@ -1,5 +1,6 @@
 """The command line, by typer and rich."""
 
+import importlib
 import json
 import platform
 from pathlib import Path
@@ -11,7 +12,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 import normkit
+from normkit.cli._census import build_model
 from normkit.cli._check import DTYPES, Row, check_backends
+from normkit.cli._identify import NotFoundError, load, named_values, values
 from normkit.cli._info import info_lines
 from normkit.cli.backends import Backend, find_backends
 
@@ -57,6 +60,77 @@ def check(
         if html is not None:
             console.save_html(str(html))
     raise typer.Exit(0 if all(row.ok for row in rows) else 1)
+
+
+@app.command()
+def identify(
+    thing: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="Or FILE.py:OBJECT.")],
+    arg: Annotated[
+        list[str] | None, typer.Option(help="Constructor argument, as Python (repeatable).")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Constructor argument name=value (repeatable).")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Elements of a row.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only rms_norm or layer_norm.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON (docs/identify.md).")
+    ] = False,
+) -> None:
+    """Name the convention that a norm follows, and the first input where others depart.
+
+    Exit status: 0 if a preset fits, 1 if none does, 2 if the command cannot run.
+    """
+    try:
+        found = normkit.identify(
+            load(thing),
+            args=values(arg) if arg else None,
+            options=named_values(option or []),
+            width=width,
+            kind=kind,
+        )
+    except Exception as error:  # the constructor's own errors are of any kind
+        raise _failed("identify", thing, error) from error
+    print(json.dumps(found.as_dict(), indent=2) if as_json else found)
+    raise typer.Exit(0 if found.presets else 1)
+
+
+@app.command()
+def census(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="MODULE:CLASS, FILE.py:OBJECT, or the config.json of a transformers model.",
+        ),
+    ],
+    arg: Annotated[
+        list[str] | None, typer.Option(help="Constructor argument, as Python (repeatable).")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Constructor argument name=value (repeatable).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """List the norms of a torch model, each with its convention, width and eps.
+
+    Exit status: 0 if they agree, 1 if there is a warning, 2 if the command cannot run.
+    """
+    try:
+        built = build_model(model, values(arg or []), named_values(option or []))
+        found = importlib.import_module("normkit.torch").census(built)
+    except Exception as error:  # the constructor's own errors are of any kind
+        raise _failed("census", model, error) from error
+    print(json.dumps(found.as_dict(), indent=2) if as_json else found)
+    raise typer.Exit(1 if found.warnings else 0)
+
+
+def _failed(command: str, thing: str, error: Exception) -> typer.Exit:
+    """One line on the error stream, and status 2."""
+    kind = "" if isinstance(error, NotFoundError) else f"{type(error).__name__}: "
+    text = " ".join(f"{kind}{error}".split())
+    typer.echo(f"normkit {command}: {thing}: {text}", err=True)
+    return typer.Exit(2)
 
 
 def report(rows: list[Row], missing: dict[str, str]) -> dict[str, Any]:

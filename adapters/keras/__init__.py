@@ -1,0 +1,1 @@
+"""Keras: only what `normkit.identify` needs to call a layer."""
