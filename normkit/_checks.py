@@ -427,6 +427,24 @@ def library(name: Any, known: Sequence[str]) -> None:
         raise ValueError(f"a library must be one of {', '.join(known)}; got {name!r}; pass one")
 
 
+def parameter_of_norm(path: Any, last: Any, known: Iterable[str]) -> None:
+    """A parameter inside a norm has a name that the library gives to one."""
+    if last not in known:
+        raise ValueError(
+            f"a norm's parameter must be one of {', '.join(known)}; got {path!r}; leave its module "
+            "out of norms, or name another library"
+        )
+
+
+def norms_in_state(missing: Sequence[Any]) -> None:
+    """Every norm that is named has a parameter in the state."""
+    if missing:
+        raise ValueError(
+            f"norms must be paths of modules with parameters in the state; got {missing}, which have "
+            "none; take them out"
+        )
+
+
 def torch_module(model: Any, is_module: bool) -> None:
     """A census is of a torch module."""
     if not is_module:

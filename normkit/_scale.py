@@ -1,6 +1,6 @@
 """Carrying a norm's parameters from one implementation to another: offset, and names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import array_api_compat
@@ -116,31 +116,41 @@ _LIBRARIES = ("torch", "nnx", "linen", "keras")
 
 
 def rename_state(
-    state: Mapping[Path, Array], source: str, target: str, *, kind: str = "rms_norm"
+    state: Mapping[Path, Array],
+    source: str,
+    target: str,
+    *,
+    norms: Iterable[Path],
+    kind: str = "rms_norm",
 ) -> dict[Path, Array]:
-    """A state with the names that another library gives to a norm's parameters.
+    """A state with the names that another library gives to the parameters of its norms.
 
-    The last step of each path becomes the target's word for scale or bias: weight and bias in
-    torch, scale and bias in NNX and Linen, gamma and beta in Keras (LayerNormalization; scale in
-    RMSNormalization). Only arrays with one axis are renamed, as linear layers have a weight too.
+    The last step of a path inside one of ``norms`` becomes the target's word for scale or bias:
+    weight and bias in torch, scale and bias in NNX and Linen, gamma and beta in Keras
+    (LayerNormalization; scale in RMSNormalization). Everything else keeps its last step: other
+    layers have a weight, a bias or a gamma, too.
 
     Args:
         state: Arrays by path: a string with "." (torch, nnx) or "/" (linen, keras) between the
             steps, or a tuple of steps.
         source, target: "torch", "nnx", "linen" or "keras".
+        norms: Paths of the norms, as in ``state``; "" or () for the state of a single norm. For a
+            torch model `normkit.torch.census` lists them.
         kind: "rms_norm" or "layer_norm", which Keras names differently.
 
     Returns:
-        A new dict in the same order; what is no parameter of a norm keeps its last step.
+        A new dict in the same order, of the same arrays.
 
     Raises:
-        ValueError: a library or kind has no such name.
+        ValueError: a library or kind has no such name; a norm has no parameter in ``state``, or
+            one that the source does not know.
 
     Example:
         >>> import numpy as np
-        >>> state = {"layers.0.norm.weight": np.ones(4), "layers.0.norm.bias": np.zeros(4)}
-        >>> list(rename_state(state, "torch", "keras", kind="layer_norm"))
-        ['layers/0/norm/gamma', 'layers/0/norm/beta']
+        >>> state = {"block.norm.gamma": np.ones(4), "block.gamma": np.ones(4)}
+        >>> dotted = {tuple(path.split(".")): array for path, array in state.items()}
+        >>> list(rename_state(dotted, "keras", "torch", norms=[("block", "norm")], kind="layer_norm"))
+        [('block', 'norm', 'weight'), ('block', 'gamma')]
 
     Source: torch.nn.LayerNorm, flax.nnx.LayerNorm, keras.layers.LayerNormalization.
     """
@@ -149,13 +159,24 @@ def rename_state(
         _checks.library(name, _LIBRARIES)
     old, new = _NAMES[source, kind], _NAMES[target, kind]
     words = {old.scale: new.scale, old.bias: new.bias}
+    inside = {_steps(path, old.separator): path for path in norms}
+    found: set[tuple[Any, ...]] = set()
     renamed: dict[Path, Array] = {}
     for path, array in state.items():
-        steps = list(path.split(old.separator)) if isinstance(path, str) else list(path)
-        if len(array.shape) == 1:
-            steps[-1] = words.get(steps[-1], steps[-1])
-        renamed[_joined(path, steps, new.separator)] = array
+        *parent, last = _steps(path, old.separator)
+        if tuple(parent) in inside:
+            _checks.parameter_of_norm(path, last, words)
+            found.add(tuple(parent))
+            last = words[last]
+        renamed[_joined(path, [*parent, last], new.separator)] = array
+    _checks.norms_in_state([path for steps, path in inside.items() if steps not in found])
     return renamed
+
+
+def _steps(path: Any, separator: str) -> tuple[Any, ...]:
+    if isinstance(path, str):
+        return tuple(path.split(separator)) if path else ()
+    return tuple(path)
 
 
 def _joined(path: Path, steps: list[Any], separator: str) -> Path:

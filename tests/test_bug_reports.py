@@ -16,6 +16,7 @@ import pytest
 from backends import Subject
 from oracles import EXACT, EXACT_VJP
 
+import normkit
 from normkit.testing import MAX_ULP, assert_same_bits, assert_ulp, contract_floor, dtype_of
 
 _REPORTS = {
@@ -50,7 +51,6 @@ _ELSEWHERE = {
 _LATER = {
     "B13": "a converter that carries eps with the arrays",
     "B49": "ONNX export",
-    "B54": "a converter of parameter names",
 }
 
 
@@ -304,6 +304,18 @@ def test_b53_a_row_of_nan_stays_in_its_row_of_dx(backend: Subject, op: str) -> N
     if op == "rms_norm":
         masked = _right("B53", "expected dW with row masked out")
         assert np.abs(alone[1] - masked).max() < 1e-6
+
+
+def test_b54_names_are_changed_inside_norms_only() -> None:
+    """A layer scale is called gamma, too, and a projection may be called after it."""
+    names = ["norm.gamma", "norm.beta", "block.gamma", "gamma_proj.weight"]
+    state = {tuple(name.split(".")): np.ones(4) for name in names}
+    there = normkit.rename_state(state, "keras", "torch", norms=[("norm",)], kind="layer_norm")
+    expected = ["norm.weight", "norm.bias", "block.gamma", "gamma_proj.weight"]
+    assert [".".join(steps) for steps in there] == expected
+    back = normkit.rename_state(there, "torch", "keras", norms=[("norm",)], kind="layer_norm")
+    assert list(back) == list(state)
+    assert all(back[k] is state[k] for k in state)
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])

@@ -93,15 +93,14 @@ def test_names(source: str, kind: str, scale: str, bias: str) -> None:
     separator = "/" if "/" in scale else "."
     kernel = separator.join(("block", "dense", "weight"))
     state = {scale: np.ones(3), bias: np.zeros(3), kernel: np.ones((3, 3))}
-    there = normkit.rename_state(state, source, "torch", kind=kind)
+    norms = [separator.join(("block", "norm"))]
+    there = normkit.rename_state(state, source, "torch", norms=norms, kind=kind)
     assert list(there) == ["block.norm.weight", "block.norm.bias", "block.dense.weight"]
-    assert normkit.rename_state(there, "torch", source, kind=kind).keys() == state.keys()
+    back = normkit.rename_state(there, "torch", source, norms=["block.norm"], kind=kind)
+    assert back.keys() == state.keys()
     steps = {tuple(path.split(separator)): array for path, array in state.items()}
-    assert next(iter(normkit.rename_state(steps, source, "torch", kind=kind))) == (
-        "block",
-        "norm",
-        "weight",
-    )
+    there = normkit.rename_state(steps, source, "torch", norms=[("block", "norm")], kind=kind)
+    assert next(iter(there)) == ("block", "norm", "weight")
 
 
 def test_names_are_those_of_the_hosts_own_layers() -> None:
@@ -109,14 +108,18 @@ def test_names_are_those_of_the_hosts_own_layers() -> None:
     nnx = pytest.importorskip("flax.nnx")
     state = dict(torch.nn.LayerNorm(4).state_dict())
     layer = nnx.LayerNorm(4, rngs=nnx.Rngs(0))
-    for name in normkit.rename_state(state, "torch", "nnx", kind="layer_norm"):
+    for name in normkit.rename_state(state, "torch", "nnx", norms=[""], kind="layer_norm"):
         assert isinstance(getattr(layer, name), nnx.Param)
 
 
 def test_errors() -> None:
     w = np.zeros(3, np.float32)
     with pytest.raises(ValueError, match=r"library must be one of torch, nnx, linen, keras"):
-        normkit.rename_state({}, "torch", "caffe")
+        normkit.rename_state({}, "torch", "caffe", norms=[])
+    with pytest.raises(ValueError, match=r"norms must be paths of modules .* got \['a.norm'\]"):
+        normkit.rename_state({"norm.weight": w}, "torch", "nnx", norms=["a.norm"])
+    with pytest.raises(ValueError, match=r"parameter must be one of weight, bias; got 'norm.mean'"):
+        normkit.rename_state({"norm.mean": w}, "torch", "nnx", norms=["norm"])
     with pytest.raises(ValueError, match=r"kind must be one of rms_norm, layer_norm"):
         normkit.convert_scale(w, "gemma", "llama", kind="group_norm")
     with pytest.raises(TypeError, match=r"weights must be real floating"):
