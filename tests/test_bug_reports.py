@@ -50,7 +50,6 @@ _ELSEWHERE = {
 
 _LATER = {
     "B13": "a converter that carries eps with the arrays",
-    "B49": "ONNX export",
 }
 
 
@@ -290,6 +289,25 @@ def test_b46_batch_sizes_compile_twice_at_most(name: str) -> None:
     for batch in (2, 3, 4, 5):
         compiled(torch.randn(batch, 8))
     assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("weight_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the exporter's
+def test_b49_onnx_export_keeps_eps_and_loads(name: str, weight_dtype: str, tmp_path: Any) -> None:
+    """eps 1e-8 is 0 in float16, and a float16 input beside a float32 weight has no operator."""
+    torch = pytest.importorskip("torch")
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    layers = pytest.importorskip("normkit.torch")
+    layer = getattr(layers, name)(4, eps=1e-8).to(getattr(torch, weight_dtype)).eval()
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float16)
+    path = str(tmp_path / "norm.onnx")
+    torch.onnx.export(layer, (x,), dynamo=True, verbose=False).save(path)
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_same_bits(y, layer(x).detach().numpy())
+    assert not y[1].any()
 
 
 def test_b53_a_row_of_nan_stays_in_its_row_of_dx(backend: Subject, op: str) -> None:
