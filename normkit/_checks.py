@@ -8,7 +8,7 @@ import importlib.util
 import math
 import numbers
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -443,6 +443,16 @@ def norms_in_state(missing: Sequence[Any]) -> None:
             f"norms must be paths of modules with parameters in the state; got {missing}, which have "
             "none; take them out"
         )
+
+
+def other_options(layer: str, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """The warning for parameters that were saved by a layer with other options."""
+    differ = [name for name in own if saved.get(name) != own[name]]
+    return "; ".join(
+        f"{layer} should have the {name} that its parameters were saved with, {saved.get(name)!r}; "
+        f"it has {own[name]!r}; build it with the former"
+        for name in differ
+    )
 
 
 def torch_module(model: Any, is_module: bool) -> None:

@@ -1,8 +1,7 @@
 """Public bug reports turned into tests: tests/data/bug_reports.json names each, its symptom and link.
 
 Each test covers the fault's kind on every backend it applies to, with the right values of that file.
-What other files test already is named in `_ELSEWHERE`, and what a later part of normkit will
-bring in `_LATER`.
+What other files test already is named in `_ELSEWHERE`.
 """
 
 import importlib
@@ -48,15 +47,11 @@ _ELSEWHERE = {
     "B62": "test_torch.test_only_the_inputs_are_saved_for_backward",
 }
 
-_LATER = {
-    "B13": "a converter that carries eps with the arrays",
-}
-
 
 def test_every_report_has_a_test() -> None:
     here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_b")}
-    assert here | set(_ELSEWHERE) | set(_LATER) == set(_REPORTS)
-    assert not here & (set(_ELSEWHERE) | set(_LATER))
+    assert here | set(_ELSEWHERE) == set(_REPORTS)
+    assert not here & set(_ELSEWHERE)
     for place in _ELSEWHERE.values():
         module, test = place.split(".")
         assert hasattr(importlib.import_module(module), test), place
@@ -122,6 +117,26 @@ def test_b10_eps_is_not_inflated_beside_a_spike(backend: Subject, op: str) -> No
     assert np.all(y[1] == 0)
     if op == "rms_norm":
         assert np.abs(y[0, :2] / _right("B10", "expected y[0], y[1]") - 1).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm"])
+def test_b13_eps_travels_with_the_parameters(name: str, tmp_path: Any) -> None:
+    """In the metadata: the keys stay torch.nn's. Another eps is not taken over, but told."""
+    torch = pytest.importorskip("torch")
+    layer_type = getattr(pytest.importorskip("normkit.torch"), name)
+    trained = torch.nn.Sequential(layer_type(4, eps=1e-3))
+    assert trained.state_dict().keys() == torch.nn.Sequential(
+        torch.nn.LayerNorm(4)
+    ).state_dict().keys() - ({"0.bias"} if name == "RMSNorm" else set())
+    torch.save(trained.state_dict(), tmp_path / "trained.pt")
+    state = torch.load(tmp_path / "trained.pt", weights_only=True)
+    with pytest.warns(UserWarning, match=r"0\.\w+Norm should have the eps .* 0\.001; it has 1e-06"):
+        torch.nn.Sequential(layer_type(4, eps=1e-6)).load_state_dict(state)
+    same = torch.nn.Sequential(layer_type(4, eps=1e-3))
+    same.load_state_dict(state)  # warnings are errors here
+    if name == "RMSNorm":
+        y = same(torch.full((4,), 0.01))
+        assert abs(y.detach().numpy() - _right("B13", "expected (src eps 1e-3)")).max() < 1e-6
 
 
 @pytest.mark.parametrize("offset", [3000, 50000, 90000, 1e6, 4e6])

@@ -1,5 +1,6 @@
 """Drop-in subclasses of torch.nn.RMSNorm and torch.nn.LayerNorm."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import check_options
+from normkit._presets import convention_of
 from normkit._rms_norm import RMS_NORM
 
 from ._functional import HOST, layer_norm, rms_norm
@@ -16,7 +18,38 @@ from ._functional import HOST, layer_norm, rms_norm
 _Shape = int | Sequence[int]
 
 
-class RMSNorm(nn.RMSNorm):
+class _CarriesOptions(nn.Module):
+    """Saves beside the parameters what they were trained with, and warns where it differs.
+
+    It lies in the state dict's metadata, so that the keys are those of torch.nn's layer.
+    """
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", None)
+        if metadata is not None:
+            metadata[prefix[:-1]]["normkit"] = _options(self)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
+    ) -> None:
+        own = _options(self)
+        saved = local_metadata.get("normkit", own)
+        if saved != own:
+            layer = f"{prefix}{type(self).__name__}"
+            warnings.warn(_checks.other_options(layer, saved, own), stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+
+def _options(layer: Any) -> dict[str, Any]:
+    """What is no parameter and changes the result, as plain data."""
+    norm = RMS_NORM if isinstance(layer, nn.RMSNorm) else LAYER_NORM
+    convention = convention_of(layer.convention, norm.name)
+    eps = convention.eps if layer.eps is None else layer.eps
+    return {"eps": eps, "axis": layer.axis, "convention": convention.text}
+
+
+class RMSNorm(_CarriesOptions, nn.RMSNorm):
     """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, in place of `torch.nn.RMSNorm`.
 
     The same constructor, state dict, repr and isinstance; the numbers are those of
@@ -94,7 +127,7 @@ class RMSNorm(nn.RMSNorm):
         return super().extra_repr() + bias + _extra_repr(self)
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(_CarriesOptions, nn.LayerNorm):
     """LayerNorm: y = (x - mean) / sqrt(var + eps) * weight + bias, in place of torch.nn's.
 
     The same constructor, state dict, repr and isinstance as `torch.nn.LayerNorm`; the numbers
