@@ -510,11 +510,11 @@ MUTANTS = [
         _select("test_scale", "counts", "numpy:cpu"),
     ),
     Mutant(
-        "linear layers are renamed like norms",
+        "other layers are renamed like norms",
         "normkit/_scale.py",
-        "if len(array.shape) == 1:",
-        "if True:",
-        _select("test_scale", "names"),
+        "if tuple(parent) in inside:",
+        "if last in words:",
+        _select("test_bug_reports", "b54"),
     ),
 ]
 

@@ -88,7 +88,7 @@ def test_every_length(label: str, op: str, first: int) -> None:
     + [("bfloat16", n) for n in (1, 3, 33, 65)],
 )
 def test_lengths_under_jit(op: str, dtype: str, width: int) -> None:
-    """Odd lengths are where XLA merges a product with a sum; `make contract` runs all to 257."""
+    """Odd lengths are where XLA merges a product with a sum; `make contract` runs more."""
     if "jax:jit-cpu" not in _HERE:
         pytest.skip("JAX is not here")
     arguments = (op, *_row(width, dtype))
