@@ -42,7 +42,7 @@ _LENGTHS_HEAD = """
 
 float32 rows with scale and bias in the kernel `pairs` under `jax.jit`: where a compiler merges a product
 with a sum, odd lengths show it. RMSNorm at each length from 1 to 257; LayerNorm, which takes XLA up to
-20 s a length, from 1 to 33 and at 65, 129 and 257. *Differing bits* are those that are not NumPy's in
+20 s a length, from 1 to 114, at 129 and at 257. *Differing bits* are those that are not NumPy's in
 pairs. Observed; measured by `make contract` alone.
 
 """
