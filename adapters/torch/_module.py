@@ -42,11 +42,11 @@ class _CarriesOptions(nn.Module):
 
 
 def _options(layer: Any) -> dict[str, Any]:
-    """What is no parameter and changes the result, as plain data."""
+    """What is no parameter and belongs to a trained one, as plain data."""
     norm = RMS_NORM if isinstance(layer, nn.RMSNorm) else LAYER_NORM
     convention = convention_of(layer.convention, norm.name)
     eps = convention.eps if layer.eps is None else layer.eps
-    return {"eps": eps, "axis": layer.axis, "convention": convention.text}
+    return {"eps": eps, "convention": convention.text}
 
 
 class RMSNorm(_CarriesOptions, nn.RMSNorm):
