@@ -5,11 +5,10 @@ The functions here take arrays of any array API framework. `normkit.numpy`, `nor
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from normkit import conventions as conventions
 from normkit._convention import Convention as Convention
-from normkit._identify import Identification as Identification
-from normkit._identify import identify as identify
 from normkit._layer_norm import layer_norm as layer_norm
 from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
 from normkit._residual import add_layer_norm as add_layer_norm
@@ -19,6 +18,10 @@ from normkit._rms_norm import rms_norm_vjp as rms_norm_vjp
 from normkit._scale import ConvertedScale as ConvertedScale
 from normkit._scale import convert_scale as convert_scale
 from normkit._scale import rename_state as rename_state
+
+if TYPE_CHECKING:
+    from normkit._identify import Identification as Identification
+    from normkit._identify import identify as identify
 
 __version__ = version("normkit")
 __all__ = [
@@ -36,3 +39,12 @@ __all__ = [
     "rms_norm",
     "rms_norm_vjp",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What identifies norms is loaded when it is asked for: those who train do not need it."""
+    if name in ("Identification", "identify"):
+        from normkit import _identify
+
+        return getattr(_identify, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

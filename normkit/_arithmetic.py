@@ -102,7 +102,7 @@ class Arithmetic:
         return n
 
     def trimmed(self, h: Array) -> Array:
-        """``h`` rounded to 50 bits, which hides most of the roundings of a sum in some order.
+        """``h`` rounded to 50 bits: this hides the order of a sum.
 
         Results that a norm often gives, such as +-1, are then exact: h scale + bias may lie in the
         middle between two float32 numbers, and the last bit of h would decide.
@@ -110,7 +110,9 @@ class Arithmetic:
         Source: Dekker 1971 (Veltkamp's splitting).
         """
         multiple = 9.0 * h
-        return multiple - (multiple - h)
+        rest = multiple - h
+        multiple -= rest  # in place, where arrays can be: this is a pass over all elements
+        return multiple
 
     def inverse_root(self, v: Array) -> Array:
         """1 / sqrt(v), and 0 where v is 0."""
@@ -138,8 +140,8 @@ class Arithmetic:
         return self.xp.where(largest >= 2.0**400, one * 2.0**-300, q)
 
     def times_power(self, x: Array, q: Any) -> Array:
-        """``x``, wide or not, times the power of two ``q``."""
-        return x * q
+        """``x``, wide or not, times the power of two ``q``; the number 1 costs no pass over x."""
+        return x if isinstance(q, float) and q == 1.0 else x * q
 
     def scaled_eps(self, eps: float, q: Any) -> Any:
         """eps q^4."""

@@ -22,8 +22,12 @@ class Kernel(NamedTuple):
     unsupported: Callable[[Any, Any], str | None]
 
 
-def choose(kernels: Sequence[Kernel], x: Any, call: Any, name: str | None = None) -> Kernel:
-    """The first row that supports ``x`` and ``call``; with ``name``, that row or ValueError with its reason."""
+def choose(kernels: Sequence[Kernel], x: Any, call: Any) -> Kernel:
+    """The row that ``call.kernel`` names, or the first that supports ``x`` and ``call``.
+
+    ValueError with each row's reason where there is none.
+    """
+    name = call.kernel
     reasons = {}
     for kernel in kernels:
         reason = kernel.unsupported(x, call)

@@ -87,9 +87,8 @@ def layer_norm(
 
     Returns:
         Array with the shape and device of ``x``, and its dtype where the convention names no
-            other. For "standard": The mean is subtracted in float64,
-        twice. A row that holds NaN or an infinity gives NaN; a constant row gives exactly
-        ``bias``, also at eps 0.
+        other. For "standard", the mean is subtracted in float64, twice. A row that holds NaN or an
+        infinity gives NaN; a constant row gives exactly ``bias``, also at eps 0.
 
     Raises:
         TypeError: x, scale or bias is no array, not real floating, or of another framework.
@@ -102,7 +101,9 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv:1607.06450.
     """
-    return call_norm(LAYER_NORM, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention)
+    return call_norm(
+        LAYER_NORM, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def layer_norm_vjp(
@@ -144,5 +145,5 @@ def layer_norm_vjp(
     Source: docs/mathematics.md derives it.
     """
     return call_norm_vjp(
-        LAYER_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )

@@ -34,6 +34,7 @@ class Call(NamedTuple):
     eps: float
     axes: Axes
     convention: Convention
+    kernel: str | None = None
 
 
 def check_call(
@@ -45,6 +46,7 @@ def check_call(
     eps: Any,
     axis: int | Sequence[int],
     convention: str | Convention,
+    kernel: str | None = None,
     axis_name: Any = None,
     host: Host | None = None,
     **like_x: Array,
@@ -62,9 +64,8 @@ def check_call(
     if c.partial != 1 or c.groups != 1:
         _checks.parts_of_row(math.prod([x.shape[a] for a in axes]), c.partial, c.groups)
         _checks.whole_rows(c.partial, c.groups, axis_name)
-    if eps is None:
-        return Call(default_eps(c, x, scale, bias), axes, c)
-    return Call(_checks.epsilon(eps), axes, c)
+    value = default_eps(c, x, scale, bias) if eps is None else _checks.epsilon(eps)
+    return Call(value, axes, c, kernel)
 
 
 def check_options(norm: Norm, eps: Any, convention: str | Convention) -> None:
@@ -88,7 +89,7 @@ def apply(
     scale, bias = (along(p, x, call.axes, ar.xp.reshape) for p in (scale, bias))
     if call.convention.rounds_once:
         return norm.forward(ar, x, scale, bias, call.eps, call.axes)
-    return rounded_forward(ar, x, scale, bias, *call)
+    return rounded_forward(ar, x, scale, bias, call.eps, call.axes, call.convention)
 
 
 def apply_vjp(
@@ -106,7 +107,7 @@ def apply_vjp(
     if call.convention.rounds_once:
         dx, dscale, dbias = norm.vjp(*arguments, call.eps, call.axes)
     else:
-        dx, dscale, dbias = smooth_vjp(*arguments, *call)
+        dx, dscale, dbias = smooth_vjp(*arguments, call.eps, call.axes, call.convention)
     if scale is not None:
         dscale = ar.xp.reshape(dscale, tuple(scale.shape))
     if bias is not None:
@@ -153,28 +154,17 @@ KERNELS = formulas(arithmetic_of)
 
 
 def call_norm(
-    norm: Norm,
-    x: Array,
-    scale: Array | None,
-    bias: Array | None,
-    kernel: str | None,
-    **options: Any,
+    norm: Norm, x: Array, scale: Array | None, bias: Array | None, **options: Any
 ) -> Array:
     """The public forward of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, **options)
-    return choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call)
+    return choose(KERNELS, x, call).forward(norm, x, scale, bias, call)
 
 
 def call_norm_vjp(
-    norm: Norm,
-    dy: Array,
-    x: Array,
-    scale: Array | None,
-    bias: Array | None,
-    kernel: str | None,
-    **options: Any,
+    norm: Norm, dy: Array, x: Array, scale: Array | None, bias: Array | None, **options: Any
 ) -> tuple[Array, Array | None, Array | None]:
     """The public vjp of ``norm`` on arrays of any framework."""
     call = check_call(norm, x, scale, bias, dy=dy, **options)
-    dx, dscale, dbias = choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call)
+    dx, dscale, dbias = choose(KERNELS, x, call).vjp(norm, dy, x, scale, bias, call)
     return dx, dscale, dbias

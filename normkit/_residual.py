@@ -1,6 +1,7 @@
 """Residual addition followed by a norm, as in a pre-norm transformer block."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from normkit import _checks
 from normkit._arithmetic import Arithmetic, Array, arithmetic_of
@@ -22,19 +23,14 @@ def _add_norm(
     residual: Array,
     scale: Array | None,
     bias: Array | None,
-    eps: float | None,
-    axis: int | Sequence[int],
-    convention: str | Convention,
-    kernel: str | None,
+    **options: Any,
 ) -> tuple[Array, Array]:
-    call = check_call(
-        norm, x, scale, bias, eps=eps, axis=axis, convention=convention, residual=residual
-    )
+    call = check_call(norm, x, scale, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     ar = arithmetic_of(x).on_device_of(x)
     with ar.scope():
         total = residual_sum(ar, x, residual)
-    return choose(KERNELS, x, call, kernel).forward(norm, total, scale, bias, call), total
+    return choose(KERNELS, x, call).forward(norm, total, scale, bias, call), total
 
 
 def add_rms_norm(
@@ -58,8 +54,8 @@ def add_rms_norm(
         scale, bias, eps, axis, convention, kernel: As in `rms_norm`.
 
     Returns:
-        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `rms_norm` gives it. y is the norm of the s that
-        is returned, bit for bit.
+        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `rms_norm` gives it. y is the
+        norm of the s that is returned, bit for bit.
 
     Raises:
         TypeError, ValueError: as `rms_norm`, and where residual differs from x in dtype or shape.
@@ -72,7 +68,9 @@ def add_rms_norm(
 
     Source: the pre-norm residual block of Xiong et al. 2020, arXiv:2002.04745.
     """
-    return _add_norm(RMS_NORM, x, residual, scale, bias, eps, axis, convention, kernel)
+    return _add_norm(
+        RMS_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def add_layer_norm(
@@ -96,8 +94,8 @@ def add_layer_norm(
         scale, bias, eps, axis, convention, kernel: As in `layer_norm`.
 
     Returns:
-        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `layer_norm` gives it. y is the norm of the s that
-        is returned, bit for bit.
+        ``(y, s)``, s with the shape, dtype and device of ``x``, y as `layer_norm` gives it. y is the
+        norm of the s that is returned, bit for bit.
 
     Raises:
         TypeError, ValueError: as `layer_norm`, and where residual differs from x in dtype or shape.
@@ -110,4 +108,14 @@ def add_layer_norm(
 
     Source: the pre-norm residual block of Xiong et al. 2020, arXiv:2002.04745.
     """
-    return _add_norm(LAYER_NORM, x, residual, scale, bias, eps, axis, convention, kernel)
+    return _add_norm(
+        LAYER_NORM,
+        x,
+        residual,
+        scale,
+        bias,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
+    )

@@ -83,8 +83,8 @@ def rms_norm(
 
     Returns:
         Array with the shape and device of ``x``, and its dtype where the convention names no
-            other. For "standard": Statistics are computed in float64. A
-        row that holds NaN gives NaN; a zero row gives ``bias``, also at eps 0.
+        other. For "standard", statistics are computed in float64. A row that holds NaN gives NaN;
+        a zero row gives ``bias``, also at eps 0.
 
     Raises:
         TypeError: x, scale or bias is no array, not real floating, or of another framework.
@@ -97,7 +97,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, arXiv:1910.07467.
     """
-    return call_norm(RMS_NORM, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention)
+    return call_norm(
+        RMS_NORM, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def rms_norm_vjp(
@@ -139,5 +141,5 @@ def rms_norm_vjp(
     Source: docs/mathematics.md derives it.
     """
     return call_norm_vjp(
-        RMS_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )

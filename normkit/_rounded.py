@@ -77,7 +77,7 @@ def _norm(
     if c.order == "scale_first":
         return _plus(_times(d, s).to(between) * r, b)
     h = d * r
-    if c.statistics == "exact" and dtypes.x != "float64":  # as in normkit._statistics.scaled
+    if c.statistics == "exact" and dtypes.x == "float32":  # as in normkit._statistics.scaled
         h = Value(ar, ar.trimmed(h.held), h.dtype)
     return _plus(_times(h.to(between), s), b)
 

@@ -13,6 +13,7 @@ from backends import Subject
 
 import normkit
 from normkit._kernel import Kernel, choose
+from normkit._norm import Call
 from normkit.cli.backends import find_backends
 
 _X = np.ones((2, 4), np.float32)
@@ -396,19 +397,22 @@ def _kernels(**reasons: str | None) -> list[Kernel]:
     return [Kernel(k, "any", len, len, lambda x, call, why=why: why) for k, why in reasons.items()]
 
 
+def _named(kernel: str | None) -> Call:
+    return Call(1e-6, (1,), normkit.Convention(), kernel)
+
+
 def test_choice_of_a_kernel() -> None:
     kernels = _kernels(fast="needs an accelerator", array_api=None)
-    assert (
-        choose(kernels, _X, None).name == choose(kernels, _X, None, "array_api").name == "array_api"
-    )
+    assert choose(kernels, _X, _named(None)).name == "array_api"
+    assert choose(kernels, _X, _named("array_api")).name == "array_api"
     text = (
         "a kernel must support these arrays; none does here (fast: needs an accelerator; "
         "array_api: supported); name another"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        choose(kernels, _X, None, "fast")
+        choose(kernels, _X, _named("fast"))
     text = "kernel must be one of the table's; got 'faster'; known: fast: needs an accelerator; "
     with pytest.raises(ValueError, match=re.escape(text)):
-        choose(kernels, _X, None, "faster")
+        choose(kernels, _X, _named("faster"))
     with pytest.raises(ValueError, match=r"none does here \(fast: no\)"):
-        choose(_kernels(fast="no"), _X, None)
+        choose(_kernels(fast="no"), _X, _named(None))

@@ -134,7 +134,15 @@ def rms_norm(
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
     return _norm(
-        RMS_NORM, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM,
+        x,
+        scale,
+        bias,
+        axis_name,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -170,7 +178,15 @@ def layer_norm(
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
     return _norm(
-        LAYER_NORM, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM,
+        x,
+        scale,
+        bias,
+        axis_name,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -215,7 +231,6 @@ def add_rms_norm(
         scale,
         bias,
         axis_name,
-        kernel,
         eps=eps,
         axis=axis,
         convention=convention,
@@ -261,7 +276,6 @@ def add_layer_norm(
         scale,
         bias,
         axis_name,
-        kernel,
         eps=eps,
         axis=axis,
         convention=convention,
@@ -292,7 +306,16 @@ def rms_norm_vjp(
         (Array([ 0.0453, -0.0339], dtype=float32), None, None)
     """
     return _norm_vjp(
-        RMS_NORM, dy, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM,
+        dy,
+        x,
+        scale,
+        bias,
+        axis_name,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -320,7 +343,16 @@ def layer_norm_vjp(
         Array([ 0.22908106, -0.3436216 ,  0.11454053], dtype=float32)
     """
     return _norm_vjp(
-        LAYER_NORM, dy, x, scale, bias, axis_name, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM,
+        dy,
+        x,
+        scale,
+        bias,
+        axis_name,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -331,17 +363,14 @@ def run_forward(
     bias: Any,
     call: Call,
     axis_name: Any = None,
-    kernel: str | None = None,
 ) -> Any:
     """``norm`` on checked arguments, by the named kernel or the first that supports them."""
-    return choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call, axis_name)
+    return choose(KERNELS, x, call).forward(norm, x, scale, bias, call, axis_name)
 
 
-def _norm(
-    norm: Norm, x: Any, scale: Any, bias: Any, axis_name: Any, kernel: str | None, **options: Any
-) -> Any:
+def _norm(norm: Norm, x: Any, scale: Any, bias: Any, axis_name: Any, **options: Any) -> Any:
     call = check_call(norm, x, scale, bias, host=HOST, axis_name=axis_name, **options)
-    return run_forward(norm, x, scale, bias, call, axis_name, kernel)
+    return run_forward(norm, x, scale, bias, call, axis_name)
 
 
 def _norm_vjp(
@@ -351,11 +380,10 @@ def _norm_vjp(
     scale: Any,
     bias: Any,
     axis_name: Any,
-    kernel: str | None,
     **options: Any,
 ) -> Any:
     call = check_call(norm, x, scale, bias, host=HOST, axis_name=axis_name, dy=dy, **options)
-    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call, axis_name)
+    return choose(KERNELS, x, call).vjp(norm, dy, x, scale, bias, call, axis_name)
 
 
 def _add_norm(
@@ -365,7 +393,6 @@ def _add_norm(
     scale: Any,
     bias: Any,
     axis_name: Any,
-    kernel: str | None,
     **options: Any,
 ) -> Any:
     call = check_call(
@@ -373,4 +400,4 @@ def _add_norm(
     )
     _checks.same_dtype("residual", residual, x)
     total = _residual_sum(x, residual)
-    return run_forward(norm, total, scale, bias, call, axis_name, kernel), total
+    return run_forward(norm, total, scale, bias, call, axis_name), total

@@ -62,7 +62,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, scale, bias, out, kernel, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        RMS_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def layer_norm(
@@ -97,7 +99,9 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, scale, bias, out, kernel, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        LAYER_NORM, x, scale, bias, out, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def add_rms_norm(
@@ -132,7 +136,7 @@ def add_rms_norm(
     Source: see `normkit.add_rms_norm`.
     """
     return _add_norm(
-        RMS_NORM, x, residual, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM, x, residual, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )
 
 
@@ -167,7 +171,15 @@ def add_layer_norm(
     Source: see `normkit.add_layer_norm`.
     """
     return _add_norm(
-        LAYER_NORM, x, residual, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM,
+        x,
+        residual,
+        scale,
+        bias,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -193,7 +205,7 @@ def rms_norm_vjp(
         (array([ 0.0453, -0.0339]), None, None)
     """
     return _norm_vjp(
-        RMS_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )
 
 
@@ -219,7 +231,7 @@ def layer_norm_vjp(
         array([ 0.2291, -0.3436,  0.1145])
     """
     return _norm_vjp(
-        LAYER_NORM, dy, x, scale, bias, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, dy, x, scale, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )
 
 
@@ -234,14 +246,13 @@ def _norm(
     scale: Any,
     bias: Any,
     out: Array | None,
-    kernel: str | None,
     **options: Any,
 ) -> Any:
     call = _check(norm, x, scale, bias, **options)
     if out is not None:
         _checks.same_framework(_HOST, out=out)
         _checks.same_shape("out", out, x.shape)
-    y = choose(KERNELS, x, call, kernel).forward(norm, x, scale, bias, call)
+    y = choose(KERNELS, x, call).forward(norm, x, scale, bias, call)
     if out is None:
         return y
     _checks.dtype_of_result("out", out, y)
@@ -249,18 +260,16 @@ def _norm(
     return out
 
 
-def _norm_vjp(
-    norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, kernel: str | None, **options: Any
-) -> Any:
+def _norm_vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, **options: Any) -> Any:
     call = _check(norm, x, scale, bias, dy=dy, **options)
-    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, scale, bias, call)
+    return choose(KERNELS, x, call).vjp(norm, dy, x, scale, bias, call)
 
 
 def _add_norm(
-    norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, kernel: str | None, **options: Any
+    norm: Norm, x: Array, residual: Array, scale: Any, bias: Any, **options: Any
 ) -> tuple[Array, Array]:
     call = _check(norm, x, scale, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     with ARITHMETIC.scope():
         total = residual_sum(ARITHMETIC, x, residual)
-    return choose(KERNELS, x, call, kernel).forward(norm, total, scale, bias, call), total
+    return choose(KERNELS, x, call).forward(norm, total, scale, bias, call), total

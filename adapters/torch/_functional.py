@@ -56,7 +56,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        RMS_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def layer_norm(
@@ -90,7 +92,9 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention)
+    return _norm(
+        LAYER_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
+    )
 
 
 def add_rms_norm(
@@ -124,7 +128,15 @@ def add_rms_norm(
     Source: see `normkit.add_rms_norm`.
     """
     return _add_norm(
-        RMS_NORM, x, residual, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM,
+        x,
+        residual,
+        weight,
+        bias,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -159,7 +171,15 @@ def add_layer_norm(
     Source: see `normkit.add_layer_norm`.
     """
     return _add_norm(
-        LAYER_NORM, x, residual, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM,
+        x,
+        residual,
+        weight,
+        bias,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
     )
 
 
@@ -185,7 +205,7 @@ def rms_norm_vjp(
         (tensor([ 0.0453, -0.0339]), None, None)
     """
     return _norm_vjp(
-        RMS_NORM, dy, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+        RMS_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )
 
 
@@ -212,7 +232,7 @@ def layer_norm_vjp(
         tensor([ 0.2291, -0.3436,  0.1145])
     """
     return _norm_vjp(
-        LAYER_NORM, dy, x, weight, bias, kernel, eps=eps, axis=axis, convention=convention
+        LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
     )
 
 
@@ -234,13 +254,12 @@ def _norm(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    kernel: str | None,
     **options: Any,
 ) -> Tensor:
     call = _check(norm, x, weight, bias, **options)
     if _formula_is_needed(x, weight, bias):
-        return formula(norm, x, weight, bias, call, kernel)
-    return run_forward(norm, x, weight, bias, call, kernel)
+        return formula(norm, x, weight, bias, call)
+    return run_forward(norm, x, weight, bias, call)
 
 
 def _norm_vjp(
@@ -249,7 +268,6 @@ def _norm_vjp(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    kernel: str | None,
     **options: Any,
 ) -> Any:
     call = _check(norm, x, weight, bias, dy=dy, **options)
@@ -257,8 +275,8 @@ def _norm_vjp(
         t is not None and t.requires_grad for t in (dy, x, weight)
     )
     if differentiated or _formula_is_needed(dy, x, weight, bias):
-        return formula_vjp(norm, dy, x, weight, bias, call, kernel)
-    return run_vjp(norm, dy, x, weight, bias, call, kernel)
+        return formula_vjp(norm, dy, x, weight, bias, call)
+    return run_vjp(norm, dy, x, weight, bias, call)
 
 
 def _add_norm(
@@ -267,13 +285,12 @@ def _add_norm(
     residual: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    kernel: str | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     _check(norm, x, weight, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
     total = x + residual
-    return _norm(norm, total, weight, bias, kernel, **options), total
+    return _norm(norm, total, weight, bias, **options), total
 
 
 def _formula_is_needed(*tensors: Tensor | None) -> bool:

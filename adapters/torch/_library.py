@@ -5,10 +5,10 @@ Each norm has two, of which neither looks inside the other:
     <norm>(x, weight, bias, eps, axes, convention, kernel) -> y
     <norm>_vjp(dy, x, weight, bias, eps, axes, convention, kernel) -> (dx, dweight, dbias)
 
-``convention`` is the text of a `Convention`: a schema knows no objects. An absent gradient is a tensor of no elements, because a schema knows no optional result. The first
-is differentiable by the second; where a graph of the backward pass itself is asked for
-(``create_graph``), the backward pass is the core's formula in ordinary operations, which
-PyTorch differentiates further.
+``convention`` is the text of a `Convention`: a schema knows no objects. An absent gradient is a
+tensor of no elements, because a schema knows no optional result. The first is differentiable by the
+second; where a graph of the backward pass itself is asked for (``create_graph``), the backward pass
+is the core's formula in ordinary operations, which PyTorch differentiates further.
 """
 
 import functools
@@ -31,20 +31,13 @@ from ._arithmetic import ARITHMETIC, SMOOTH
 KERNELS = formulas(lambda x: ARITHMETIC)
 
 
-def formula(
-    norm: Norm,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-    kernel: str | None,
-) -> Any:
+def formula(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Any:
     """The core's formula as ordinary PyTorch operations.
 
     Where a convention rounds on its way, the value is that of the rounded formula, and the
     derivatives are those of the formula without its roundings, as in the backward operator.
     """
-    y = choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
+    y = choose(KERNELS, x, call).forward(norm, x, weight, bias, call)
     if call.convention.rounds_once:
         return y
     smooth = apply(SMOOTH, norm, x, weight, bias, call)
@@ -55,16 +48,10 @@ def formula(
 
 
 def formula_vjp(
-    norm: Norm,
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-    kernel: str | None,
+    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> Any:
     """The core's backward formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, call, kernel).vjp(norm, dy, x, weight, bias, call)
+    return choose(KERNELS, x, call).vjp(norm, dy, x, weight, bias, call)
 
 
 @functools.cache
@@ -72,23 +59,24 @@ def _convention(text: str) -> Convention:
     return Convention.from_text(text)
 
 
-def _call(eps: float, axes: Sequence[int], convention: str) -> Call:
-    return Call(eps, tuple(axes), _convention(convention))
+def _call(eps: float, axes: Sequence[int], convention: str, kernel: str | None) -> Call:
+    """The options that `_options` made."""
+    return Call(eps, tuple(axes), _convention(convention), kernel)
 
 
 @functools.cache
-def _result_dtype(norm: Norm, convention: str, *dtypes: torch.dtype | None) -> torch.dtype:
+def _result_dtype(norm: Norm, convention: Convention, *dtypes: torch.dtype | None) -> torch.dtype:
     """What the formula makes of a row of one element."""
     row: Any = [None if d is None else torch.ones(1, dtype=d) for d in dtypes]
-    whole = replace(_convention(convention), partial=1.0, groups=1)
+    whole = replace(convention, partial=1.0, groups=1)
     x, weight, bias = row
     found: torch.dtype = apply(ARITHMETIC, norm, x, weight, bias, Call(1e-6, (0,), whole)).dtype
     return found
 
 
-def _options(call: Call) -> tuple[float, Axes, str]:
+def _options(call: Call) -> tuple[float, Axes, str, str | None]:
     """The options as the operators take them."""
-    return call.eps, call.axes, call.convention.text
+    return call.eps, call.axes, call.convention.text, call.kernel
 
 
 _LIBRARY = torch.library.Library("normkit", "DEF")
@@ -102,42 +90,21 @@ def _define(norm: Norm) -> None:
     _LIBRARY.define(f"{norm.name}({arguments}) -> Tensor")
     _LIBRARY.define(f"{norm.name}_vjp(Tensor dy, {arguments}) -> (Tensor, Tensor, Tensor)")
 
-    def forward(
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        axes: Sequence[int],
-        convention: str,
-        kernel: str | None,
-    ) -> Tensor:
-        call = _call(eps, axes, convention)
-        return choose(KERNELS, x, call, kernel).forward(norm, x, weight, bias, call)
+    def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any) -> Tensor:
+        call = _call(*options)
+        return choose(KERNELS, x, call).forward(norm, x, weight, bias, call)
 
     def vjp(
-        dy: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        axes: Sequence[int],
-        convention: str,
-        kernel: str | None,
+        dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
     ) -> tuple[Tensor, ...]:
-        gradients = formula_vjp(norm, dy, x, weight, bias, _call(eps, axes, convention), kernel)
+        gradients = formula_vjp(norm, dy, x, weight, bias, _call(*options))
         return tuple(x.new_empty(0) if g is None else g for g in gradients)
 
     def fake_forward(
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        axes: Sequence[int],
-        convention: str,
-        kernel: str | None,
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
     ) -> Tensor:
         dtypes = [None if t is None else t.dtype for t in (x, weight, bias)]
-        return torch.empty_like(x, dtype=_result_dtype(norm, convention, *dtypes))
+        return torch.empty_like(x, dtype=_result_dtype(norm, _call(*options).convention, *dtypes))
 
     def fake_vjp(
         dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
@@ -149,12 +116,12 @@ def _define(norm: Norm) -> None:
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         run = formula_vjp if torch.is_grad_enabled() else run_vjp
-        return (*run(norm, dy, x, weight, bias, ctx.call, ctx.kernel), *[None] * 4)
+        return (*run(norm, dy, x, weight, bias, ctx.call), *[None] * 4)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, bias, eps, axes, convention, ctx.kernel = inputs
+        x, weight, bias, *options = inputs
         ctx.save_for_backward(x, weight, bias)
-        ctx.call = _call(eps, axes, convention)
+        ctx.call = _call(*options)
 
     _LIBRARY.impl(norm.name, forward, "CompositeExplicitAutograd")
     _LIBRARY.impl(f"{norm.name}_vjp", vjp, "CompositeExplicitAutograd")
@@ -164,29 +131,18 @@ def _define(norm: Norm) -> None:
 
 
 def run_forward(
-    norm: Norm,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-    kernel: str | None,
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> Any:
     """The first operator of ``norm``."""
-    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, *_options(call), kernel)
+    return getattr(torch.ops.normkit, norm.name)(x, weight, bias, *_options(call))
 
 
 def run_vjp(
-    norm: Norm,
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-    kernel: str | None,
+    norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> Any:
     """The second operator of ``norm``, with None where there was no parameter."""
     operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
-    dx, dweight, dbias = operator(dy, x, weight, bias, *_options(call), kernel)
+    dx, dweight, dbias = operator(dy, x, weight, bias, *_options(call))
     return dx, None if weight is None else dweight, None if bias is None else dbias
 
 

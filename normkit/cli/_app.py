@@ -27,6 +27,14 @@ app = typer.Typer(
 )
 
 
+_Args = Annotated[
+    list[str] | None, typer.Option(help="Constructor argument, as Python (repeatable).")
+]
+_Options = Annotated[
+    list[str] | None, typer.Option(help="Constructor argument name=value (repeatable).")
+]
+
+
 @app.command()
 def info() -> None:
     """List versions, backends, devices and kernels, and why one is missing."""
@@ -65,12 +73,8 @@ def check(
 @app.command()
 def identify(
     thing: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="Or FILE.py:OBJECT.")],
-    arg: Annotated[
-        list[str] | None, typer.Option(help="Constructor argument, as Python (repeatable).")
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="Constructor argument name=value (repeatable).")
-    ] = None,
+    arg: _Args = None,
+    option: _Options = None,
     width: Annotated[int | None, typer.Option(help="Elements of a row.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only rms_norm or layer_norm.")] = None,
     as_json: Annotated[
@@ -104,12 +108,8 @@ def census(
             help="MODULE:CLASS, FILE.py:OBJECT, or the config.json of a transformers model.",
         ),
     ],
-    arg: Annotated[
-        list[str] | None, typer.Option(help="Constructor argument, as Python (repeatable).")
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="Constructor argument name=value (repeatable).")
-    ] = None,
+    arg: _Args = None,
+    option: _Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """List the norms of a torch model, each with its convention, width and eps.
