@@ -12,6 +12,7 @@ from normkit._norm import Call, Norm, check_call, formulas
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
+from . import _cpu
 from ._arithmetic import ARITHMETIC
 
 Array = np.ndarray[Any, Any]
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, Any]
 _HOST = _checks.Host("numpy", (np.ndarray, np.generic))
 
 
-KERNELS = formulas(lambda x: ARITHMETIC)
+KERNELS = (_cpu.KERNEL, *formulas(lambda x: ARITHMETIC))
 
 
 def rms_norm(
@@ -252,7 +253,16 @@ def _norm(
     if out is not None:
         _checks.same_framework(_HOST, out=out)
         _checks.same_shape("out", out, x.shape)
-    y = choose(KERNELS, x, call).forward(norm, x, scale, bias, call)
+    kernel = choose(KERNELS, x, call)
+    if (
+        out is not None
+        and kernel is _cpu.KERNEL
+        and out.flags.writeable
+        and isinstance(out, np.ndarray)
+    ):
+        _checks.dtype_of_result("out", out, x)
+        return _cpu.forward_to(out, norm, x, scale, bias, call)
+    y = kernel.forward(norm, x, scale, bias, call)
     if out is None:
         return y
     _checks.dtype_of_result("out", out, y)

@@ -1,7 +1,7 @@
 """The public functions on torch tensors."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,11 +9,13 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from normkit import Convention, _checks
+from normkit._kernel import Kernel, choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
-from ._library import formula, formula_vjp, run_forward, run_vjp
+from ._cpu import small_forward
+from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_vjp
 
 HOST = _checks.Host("torch", Tensor)
 _PLAIN = (Tensor, Parameter, type(None))
@@ -56,9 +58,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(
-        RMS_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
-    )
+    return _norm(RMS_NORM, x, weight, bias, eps, axis, convention, kernel)
 
 
 def layer_norm(
@@ -92,9 +92,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(
-        LAYER_NORM, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
-    )
+    return _norm(LAYER_NORM, x, weight, bias, eps, axis, convention, kernel)
 
 
 def add_rms_norm(
@@ -127,17 +125,7 @@ def add_rms_norm(
 
     Source: see `normkit.add_rms_norm`.
     """
-    return _add_norm(
-        RMS_NORM,
-        x,
-        residual,
-        weight,
-        bias,
-        eps=eps,
-        axis=axis,
-        convention=convention,
-        kernel=kernel,
-    )
+    return _add_norm(RMS_NORM, x, residual, weight, bias, eps, axis, convention, kernel)
 
 
 def add_layer_norm(
@@ -170,17 +158,7 @@ def add_layer_norm(
 
     Source: see `normkit.add_layer_norm`.
     """
-    return _add_norm(
-        LAYER_NORM,
-        x,
-        residual,
-        weight,
-        bias,
-        eps=eps,
-        axis=axis,
-        convention=convention,
-        kernel=kernel,
-    )
+    return _add_norm(LAYER_NORM, x, residual, weight, bias, eps, axis, convention, kernel)
 
 
 def rms_norm_vjp(
@@ -204,9 +182,7 @@ def rms_norm_vjp(
         >>> rms_norm_vjp(torch.ones(2), torch.tensor([3.0, 4.0]), eps=0.0)
         (tensor([ 0.0453, -0.0339]), None, None)
     """
-    return _norm_vjp(
-        RMS_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
-    )
+    return _norm_vjp(RMS_NORM, dy, x, weight, bias, eps, axis, convention, kernel)
 
 
 def layer_norm_vjp(
@@ -231,13 +207,19 @@ def layer_norm_vjp(
         >>> layer_norm_vjp(dy, x, eps=0.0)[0]
         tensor([ 0.2291, -0.3436,  0.1145])
     """
-    return _norm_vjp(
-        LAYER_NORM, dy, x, weight, bias, eps=eps, axis=axis, convention=convention, kernel=kernel
-    )
+    return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps, axis, convention, kernel)
 
 
 def _check(
-    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, **options: Any
+    norm: Norm,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: Any,
+    axis: Any,
+    convention: Any,
+    kernel: Any,
+    **like_x: Tensor,
 ) -> Call:
     if isinstance(x, Tensor):
         if x.layout not in (torch.strided, torch.jagged):
@@ -246,20 +228,35 @@ def _check(
             raise _checks.no_layout(
                 "x", "a nested tensor of layout torch.strided", "build it with layout=torch.jagged"
             )
-    return check_call(norm, x, weight, bias, host=HOST, **options)
+    return check_call(
+        norm,
+        x,
+        weight,
+        bias,
+        eps=eps,
+        axis=axis,
+        convention=convention,
+        kernel=kernel,
+        host=HOST,
+        **like_x,
+    )
 
 
 def _norm(
-    norm: Norm,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    **options: Any,
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
 ) -> Tensor:
-    call = _check(norm, x, weight, bias, **options)
-    if _formula_is_needed(x, weight, bias):
+    if torch.compiler.is_compiling():
+        call, plain = _check(norm, x, weight, bias, *options), _are_plain(x, weight, bias)
+        run = run_forward if plain and not _formula_is_needed() else formula
+        return run(norm, x, weight, bias, call)
+    call, kernel, plain, at_once = _known(norm, x, weight, bias, options)
+    if not plain or _formula_is_needed():
         return formula(norm, x, weight, bias, call)
-    return run_forward(norm, x, weight, bias, call)
+    if _operator_is_needed(x, weight, bias):
+        return run_forward(norm, x, weight, bias, call)
+    if at_once is not None:
+        return at_once(x, weight, bias)
+    return kernel.forward(norm, x, weight, bias, call)
 
 
 def _norm_vjp(
@@ -268,13 +265,13 @@ def _norm_vjp(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    **options: Any,
+    *options: Any,
 ) -> Any:
-    call = _check(norm, x, weight, bias, dy=dy, **options)
+    call = _check(norm, x, weight, bias, *options, dy=dy)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (dy, x, weight)
     )
-    if differentiated or _formula_is_needed(dy, x, weight, bias):
+    if differentiated or not _are_plain(dy, x, weight, bias) or _formula_is_needed():
         return formula_vjp(norm, dy, x, weight, bias, call)
     return run_vjp(norm, dy, x, weight, bias, call)
 
@@ -285,19 +282,82 @@ def _add_norm(
     residual: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    **options: Any,
+    *options: Any,
 ) -> tuple[Tensor, Tensor]:
-    _check(norm, x, weight, bias, residual=residual, **options)
+    _check(norm, x, weight, bias, *options, residual=residual)
     _checks.same_dtype("residual", residual, x)
     total = x + residual
-    return _norm(norm, total, weight, bias, **options), total
+    return _norm(norm, total, weight, bias, *options), total
 
 
-def _formula_is_needed(*tensors: Tensor | None) -> bool:
-    """Whether a transform or a tensor subclass must see ordinary operations to do its work."""
+_Examined: TypeAlias = tuple[Call, Kernel, bool, Callable[..., Tensor] | None]
+
+# Results of `_examined`, which looks at nothing but types, dtypes, shapes, devices and options
+_EXAMINED: dict[Any, _Examined] = {}
+_MOST_EXAMINED = 4096
+
+
+def _examined(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Sequence[Any]
+) -> _Examined:
+    """The checked options, the kernel for them, whether the tensors are of plain types, and a
+    shorter way to the kernel's forward if there is one."""
+    call = _check(norm, x, weight, bias, *options)
+    plain = _are_plain(x, weight, bias)
+    kernel = choose(KERNELS if plain else VISIBLE, x, call)
+    at_once = small_forward(norm, x, weight, bias, call) if kernel is KERNELS[0] else None
+    return call, kernel, plain, at_once
+
+
+def _known(
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, options: tuple[Any, ...]
+) -> _Examined:
+    """`_examined`, from memory where the same was asked before."""
+    try:
+        key = (
+            norm.name,
+            type(x),
+            x.dtype,
+            x.shape,
+            x.device,
+            x.layout,
+            type(weight),
+            None if weight is None else (weight.dtype, weight.shape),
+            type(bias),
+            None if bias is None else (bias.dtype, bias.shape),
+            options,
+            type(options[0]),
+            type(options[1]),
+        )
+        found = _EXAMINED.get(key)
+    except (AttributeError, TypeError):  # no tensors, or a list as axis
+        return _examined(norm, x, weight, bias, options)
+    if found is None:
+        found = _examined(norm, x, weight, bias, options)
+        if len(_EXAMINED) >= _MOST_EXAMINED:
+            _EXAMINED.clear()
+        _EXAMINED[key] = found
+    return found
+
+
+def _are_plain(*tensors: Tensor | None) -> bool:
+    """Whether no subclass must see ordinary operations to do its work."""
+    return all(type(t) in _PLAIN for t in tensors)
+
+
+def _operator_is_needed(*tensors: Tensor | None) -> bool:
+    """Whether autograd, a tracer or a mode must see the operator."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    )
+
+
+def _formula_is_needed() -> bool:
+    """Whether a transform must see ordinary operations to do its work."""
     return (
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or torch.compiler.is_exporting()
-        or any(type(t) not in _PLAIN for t in tensors)
     )

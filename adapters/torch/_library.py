@@ -26,9 +26,19 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, apply, formulas
 from normkit._rms_norm import RMS_NORM
 
+from . import _cpu
 from ._arithmetic import ARITHMETIC, SMOOTH
 
-KERNELS = formulas(lambda x: ARITHMETIC)
+FORMULAS = formulas(lambda x: ARITHMETIC)
+KERNELS = (_cpu.KERNEL, *FORMULAS)
+
+
+def _looks_inside(x: Tensor, call: Call) -> str:
+    return "transforms, subclasses and second derivatives need ordinary operations"
+
+
+# What can be seen through
+VISIBLE = (_cpu.KERNEL._replace(unsupported=_looks_inside), *FORMULAS)
 
 
 def formula(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Any:
@@ -37,7 +47,7 @@ def formula(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, c
     Where a convention rounds on its way, the value is that of the rounded formula, and the
     derivatives are those of the formula without its roundings, as in the backward operator.
     """
-    y = choose(KERNELS, x, call).forward(norm, x, weight, bias, call)
+    y = choose(VISIBLE, x, call).forward(norm, x, weight, bias, call)
     if call.convention.rounds_once:
         return y
     smooth = apply(SMOOTH, norm, x, weight, bias, call)
@@ -51,7 +61,7 @@ def formula_vjp(
     norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> Any:
     """The core's backward formula as ordinary PyTorch operations."""
-    return choose(KERNELS, x, call).vjp(norm, dy, x, weight, bias, call)
+    return choose(VISIBLE, x, call).vjp(norm, dy, x, weight, bias, call)
 
 
 @functools.cache
@@ -97,7 +107,8 @@ def _define(norm: Norm) -> None:
     def vjp(
         dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
     ) -> tuple[Tensor, ...]:
-        gradients = formula_vjp(norm, dy, x, weight, bias, _call(*options))
+        call = _call(*options)
+        gradients = choose(KERNELS, x, call).vjp(norm, dy, x, weight, bias, call)
         return tuple(x.new_empty(0) if g is None else g for g in gradients)
 
     def fake_forward(
@@ -115,8 +126,12 @@ def _define(norm: Norm) -> None:
 
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        run = formula_vjp if torch.is_grad_enabled() else run_vjp
-        return (*run(norm, dy, x, weight, bias, ctx.call), *[None] * 4)
+        if torch.is_grad_enabled():  # the gradient will be differentiated, which no kernel can be
+            call = ctx.call._replace(kernel=None) if ctx.call.kernel == "numba" else ctx.call
+            gradients = formula_vjp(norm, dy, x, weight, bias, call)
+        else:
+            gradients = run_vjp(norm, dy, x, weight, bias, ctx.call)
+        return (*gradients, *[None] * 4)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, bias, *options = inputs

@@ -1,0 +1,61 @@
+"""The loops, compiled for the dtypes that they meet, and kept on disk where there is a place."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit, types
+
+from ._backward import backward_rows
+from ._forward import forward_rows
+from ._memory import TAGS
+
+_NUMBER, _REAL = types.int64, types.float64
+
+
+@functools.cache
+def forward_loop(centre: bool | None, dtype: str) -> Callable[..., None]:
+    """`forward_rows` for x of ``dtype``."""
+    return _compiled(forward_rows, (_centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL))
+
+
+@functools.cache
+def backward_loop(
+    centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
+) -> Callable[..., None]:
+    """`backward_rows` for x of ``dtype`` and dy of ``dy_dtype``."""
+    dbias = _NUMBER if has_bias else types.none
+    numbers = (*[_NUMBER] * 9, dbias, *[_NUMBER] * 4)
+    return _compiled(backward_rows, (_centre(centre), TAGS[dtype], TAGS[dy_dtype], *numbers, _REAL))
+
+
+def _centre(centre: bool | None) -> Any:
+    return types.boolean if centre else types.none
+
+
+def _compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
+    # The entry point is the machine code with a wrapper that takes Python numbers: without the
+    # look at each argument's type that a call of the dispatcher begins with.
+    dispatcher = _dispatcher(function)
+    dispatcher.compile(signature)
+    entry_point: Callable[..., None] = dispatcher.overloads[signature].entry_point
+    return entry_point
+
+
+@functools.cache
+def _dispatcher(function: Callable[..., None]) -> Any:
+    # Numba names the file by the function and checks the time of its module alone
+    function.__qualname__ += "_" + _digest()
+    try:
+        return njit(function, nogil=True, cache=True)
+    except RuntimeError:  # there is no folder that Numba could write to
+        return njit(function, nogil=True)
+
+
+@functools.cache
+def _digest() -> str:
+    """Of all that the loops are made of."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

@@ -1,0 +1,216 @@
+"""Numbers in memory as Numba sees them: an address, an index, and a tag that stands for a dtype.
+
+A tag is an argument of which only the type counts: one loop serves all dtypes, compiled for each.
+Numba has no half types; uint16 stands for bfloat16 and int16 for float16, and LLVM converts.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+TAGS = {
+    "float32": types.float32,
+    "float64": types.float64,
+    "bfloat16": types.uint16,
+    "float16": types.int16,
+}
+HALF = (types.uint16, types.int16)
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_IN_MEMORY = {
+    types.float32: _FLOAT,
+    types.float64: _DOUBLE,
+    types.uint16: _I16,
+    types.int16: ir.HalfType(),
+}
+_SIZE = {types.float32: 4, types.float64: 8, types.uint16: 2, types.int16: 2}
+
+# What a kernel writes to: the compiler is told that none of these overlaps another, or an input
+# except in place. Else it would not use vectors.
+RESULT, OTHER_RESULT, TOTAL, DSCALE, DBIAS, WORK = range(6)
+
+
+@intrinsic
+def load(context, tag, address, index):
+    """The number at ``index``, in float64."""
+
+    def generate(context, builder, signature, arguments):
+        value = _loaded(builder, tag, arguments[1], arguments[2], None)
+        return value if tag == types.float64 else builder.fpext(value, _DOUBLE)
+
+    return types.float64(tag, types.int64, types.int64), generate
+
+
+@intrinsic
+def load_float32(context, tag, address, index):
+    """The number at ``index``, rounded to float32 where it is a float64."""
+
+    def generate(context, builder, signature, arguments):
+        value = _loaded(builder, tag, arguments[1], arguments[2], None)
+        return builder.fptrunc(value, _FLOAT) if tag == types.float64 else value
+
+    return types.float32(tag, types.int64, types.int64), generate
+
+
+@intrinsic
+def magnitude(context, address, index):
+    """The bits of the float64 at ``index``, without its sign."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.load(
+            builder.gep(builder.inttoptr(arguments[0], _I64.as_pointer()), [arguments[1]])
+        )
+        return builder.and_(bits, _I64(2**63 - 1))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic(prefer_literal=True)
+def store(context, place, tag, address, index, value):
+    """Write a float32 or float64 ``value``, rounded; to a half type by way of float32."""
+    place_number = place.literal_value
+
+    def generate(context, builder, signature, arguments):
+        rounded = _rounded(builder, tag, value, arguments[4])
+        written = builder.store(
+            rounded, _pointer(builder, tag, arguments[2], arguments[3]), align=_SIZE[tag]
+        )
+        _no_overlap(builder, written, place_number)
+        return context.get_dummy_value()
+
+    return types.void(place, tag, types.int64, types.int64, value), generate
+
+
+@intrinsic
+def rounded(context, tag, value):
+    """A float64 ``value`` as `store` would write it and `load` read it."""
+
+    def generate(context, builder, signature, arguments):
+        narrow = _widened(builder, tag, _rounded(builder, tag, value, arguments[1]))
+        return narrow if tag == types.float64 else builder.fpext(narrow, _DOUBLE)
+
+    return types.float64(tag, types.float64), generate
+
+
+@intrinsic(prefer_literal=True)
+def accumulate(context, place, address, index, value):
+    """Add a float64 to the one at ``index``."""
+    place_number = place.literal_value
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(builder, types.float64, arguments[1], arguments[2])
+        old = builder.load(pointer, align=8)
+        _no_overlap(builder, old, place_number)
+        _no_overlap(
+            builder, builder.store(builder.fadd(old, arguments[3]), pointer, align=8), place_number
+        )
+        return context.get_dummy_value()
+
+    return types.void(place, types.int64, types.int64, types.float64), generate
+
+
+@intrinsic
+def keep(context, address, index, value):
+    """Write a float64 to working memory."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(builder, types.float64, arguments[0], arguments[1])
+        _no_overlap(builder, builder.store(arguments[2], pointer, align=8), WORK)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float64), generate
+
+
+@intrinsic
+def kept(context, address, index):
+    """A float64 from working memory."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(builder, types.float64, arguments[0], arguments[1])
+        value = builder.load(pointer, align=8)
+        _no_overlap(builder, value, WORK)
+        return value
+
+    return types.float64(types.int64, types.int64), generate
+
+
+@intrinsic
+def multiply_add(context, a, b, c):
+    """a b + c in a sum whose order does not matter, in one rounding where the machine can."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(_DOUBLE, [_DOUBLE] * 3)
+        function = builder.module.declare_intrinsic("llvm.fmuladd", [_DOUBLE], kind)
+        return builder.call(function, arguments, fastmath=("reassoc", "nsz"))
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@intrinsic
+def fused(context, a, b, c):
+    """a b + c in one rounding."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fma(*arguments)
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@intrinsic
+def trimmed(context, h):
+    """``h`` rounded to 50 bits, as `normkit._arithmetic.Arithmetic.trimmed`: faster on integers."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.add(builder.bitcast(arguments[0], _I64), _I64(4))
+        return builder.bitcast(builder.and_(bits, _I64(-8)), _DOUBLE)
+
+    return types.float64(types.float64), generate
+
+
+def _pointer(builder, tag, address, index):
+    return builder.gep(builder.inttoptr(address, _IN_MEMORY[tag].as_pointer()), [index])
+
+
+def _loaded(builder, tag, address, index, place):
+    value = builder.load(_pointer(builder, tag, address, index), align=_SIZE[tag])
+    _no_overlap(builder, value, place)
+    return _widened(builder, tag, value)
+
+
+def _widened(builder, tag, value):
+    """A half type in float32; the others as they are."""
+    if tag == types.uint16:
+        return builder.bitcast(builder.shl(builder.zext(value, _I32), _I32(16)), _FLOAT)
+    return builder.fpext(value, _FLOAT) if tag == types.int16 else value
+
+
+def _rounded(builder, tag, kind, value):
+    if tag == types.float64:
+        return value if kind == types.float64 else builder.fpext(value, _DOUBLE)
+    if kind == types.float64:
+        value = builder.fptrunc(value, _FLOAT)
+    if tag == types.uint16:
+        return _to_bfloat16(builder, value)
+    return builder.fptrunc(value, ir.HalfType()) if tag == types.int16 else value
+
+
+def _to_bfloat16(builder, value):
+    """A float32 rounded to nearest, ties to even; a NaN stays one."""
+    bits = builder.bitcast(value, _I32)
+    high = builder.lshr(bits, _I32(16))
+    carry = builder.add(_I32(0x7FFF), builder.and_(high, _I32(1)))
+    nearest = builder.lshr(builder.add(bits, carry), _I32(16))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.trunc(builder.select(is_nan, builder.or_(high, _I32(0x40)), nearest), _I16)
+
+
+def _no_overlap(builder, instruction, place):
+    """Tell LLVM that ``instruction`` and what touches another of the places do not overlap."""
+    module = builder.module
+    domain = module.add_metadata(["normkit"])
+    places = [module.add_metadata([f"place {k}", domain]) for k in range(WORK + 1)]
+    if place is not None:
+        instruction.set_metadata("alias.scope", module.add_metadata([places[place]]))
+    others = [scope for k, scope in enumerate(places) if k != place]
+    instruction.set_metadata("noalias", module.add_metadata(others))

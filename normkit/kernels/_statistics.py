@@ -1,0 +1,218 @@
+"""The statistics of one row: what `normkit._statistics` computes, in as few passes as it can take.
+
+A pass adds up blocks of `_BLOCK` elements, each in the order that is fastest, and the blocks'
+sums with their rounding errors. So an error does not grow with the row.
+"""
+
+import math
+
+from numba import njit, types
+from numba.extending import overload, register_jitable
+
+from ._memory import HALF, fused, keep, kept, load, magnitude, multiply_add
+
+_BLOCK = 1024
+
+# Bits of float64 numbers, which are in the order of the numbers
+_TINY, _HUGE, _INFINITE = ((1023 + exponent) << 52 for exponent in (-400, 400, 1024))
+
+# Only the sums that carry this may be added up in any order.
+ANY_ORDER = {"reassoc", "nsz"}
+
+
+def widened(tag, x, work, index, q):
+    """x q^2 in the first pass over a row; kept in ``work`` where it costs something to make."""
+    raise NotImplementedError
+
+
+@overload(widened, inline="always")
+def _widened(tag, x, work, index, q):
+    if tag == types.float32:
+        return lambda tag, x, work, index, q: load(tag, x, index)
+    if tag in HALF:
+
+        def half(tag, x, work, index, q):
+            value = load(tag, x, index)
+            keep(work, index, value)
+            return value
+
+        return half
+
+    def scaled(tag, x, work, index, q):
+        value = load(tag, x, index) * q * q
+        keep(work, index, value)
+        return value
+
+    return scaled
+
+
+def again(tag, x, work, index):
+    """What `widened` gave, in a later pass."""
+    raise NotImplementedError
+
+
+@overload(again, inline="always")
+def _again(tag, x, work, index):
+    if tag == types.float32:
+        return lambda tag, x, work, index: load(tag, x, index)
+    return lambda tag, x, work, index: kept(work, index)
+
+
+@register_jitable
+def add_exactly(total, lost, term):
+    """(total + term, lost + the rounding error of that); Neumaier 1974."""
+    new = total + term
+    if abs(total) >= abs(term):
+        return new, lost + ((total - new) + term)
+    return new, lost + ((term - new) + total)
+
+
+def in_blocks(block):
+    """The function ``(width, arguments)`` of the sums of ``block(first, last, *arguments)``.
+
+    It gives (first sum, what rounding lost of it, second sum).
+    """
+
+    def sums_of_row(width, arguments):
+        first_sum = first_lost = second_sum = second_lost = 0.0
+        first = 0
+        while first < width:
+            last = min(first + _BLOCK, width)
+            a, b = block(first, last, *arguments)
+            first_sum, first_lost = add_exactly(first_sum, first_lost, a)
+            second_sum, second_lost = add_exactly(second_sum, second_lost, b)
+            first = last
+        return (
+            first_sum,
+            first_lost if math.isfinite(first_lost) else 0.0,
+            second_sum + second_lost if math.isfinite(second_lost) else second_sum,
+        )
+
+    # Machine code that Numba keeps on disk is linked by this name: it must say which block
+    sums_of_row.__qualname__ = f"{block.__name__}_of_row"
+    return register_jitable(sums_of_row)
+
+
+@in_blocks
+@njit(fastmath=ANY_ORDER)
+def squares(first, last, tag, x, work, q):
+    """(0, sum x^2)."""
+    total = 0.0
+    for j in range(first, last):
+        value = widened(tag, x, work, j, q)
+        total = multiply_add(value, value, total)
+    return 0.0, total
+
+
+@in_blocks
+@njit(fastmath=ANY_ORDER)
+def sums(first, last, tag, x, work, q):
+    """(sum x, sum x^2)."""
+    total = square = 0.0
+    for j in range(first, last):
+        value = widened(tag, x, work, j, q)
+        total += value
+        square = multiply_add(value, value, square)
+    return total, square
+
+
+@in_blocks
+@njit(fastmath=ANY_ORDER)
+def sums_centred(first, last, tag, x, work, mean, rest):
+    """(sum d, sum d^2), d = (x - mean) - rest."""
+    total = square = 0.0
+    for j in range(first, last):
+        d = (again(tag, x, work, j) - mean) - rest
+        total += d
+        square = multiply_add(d, d, square)
+    return total, square
+
+
+@register_jitable
+def inverse_root(v):
+    """1 / sqrt(v), and 0 where v is 0."""
+    return 0.0 if v == 0.0 else 1.0 / math.sqrt(v)
+
+
+def statistics(centre, tag, x, work, width, eps):
+    """(mean, rest, r, q) of a row: x - mean(x) is (x - mean) - rest; both are 0 in RMSNorm.
+
+    ``centre`` is None for RMSNorm and True for LayerNorm.
+    """
+    raise NotImplementedError
+
+
+@overload(statistics)
+def _statistics(centre, tag, x, work, width, eps):
+    def of_rms_norm(centre, tag, x, work, width, eps):
+        q = row_root(tag, x, width, eps)
+        _, _, square = squares(width, (tag, x, work, q))
+        return 0.0, 0.0, inverse_root(square / width + eps * q * q * q * q), q
+
+    def of_layer_norm(centre, tag, x, work, width, eps):
+        q = row_root(tag, x, width, eps)
+        total, lost, square = sums(width, (tag, x, work, q))
+        mean = total / width
+        rest = (fused(-mean, float(width), total) + lost) / width
+        variance = square / width - mean * mean
+        # Where mean^2 is more than a quarter of the mean square, rounding errors of both would
+        # show in their difference: so a second pass, which has the mean to subtract.
+        if always_twice or not variance > 0.75 * (square / width):
+            total, _, _ = sums_centred(width, (tag, x, work, mean, 0.0))
+            rest = total / width
+            _, _, square = sums_centred(width, (tag, x, work, mean, rest))
+            variance = square / width
+        return mean, rest, inverse_root(variance + eps * q * q * q * q), q
+
+    always_twice = tag == types.float64
+    return of_rms_norm if isinstance(centre, types.NoneType) else of_layer_norm
+
+
+def deviation(centre, tag, value, mean, rest):
+    """(value - mean) - rest; for RMSNorm the value itself."""
+    raise NotImplementedError
+
+
+@overload(deviation, inline="always")
+def _deviation(centre, tag, value, mean, rest):
+    if isinstance(centre, types.NoneType):
+        return lambda centre, tag, value, mean, rest: value
+    if tag in HALF:  # what mean + rest rounds off is far below float32, to which h is rounded
+        return lambda centre, tag, value, mean, rest: value - (mean + rest)
+    return lambda centre, tag, value, mean, rest: (value - mean) - rest
+
+
+def standardized(centre, tag, value, mean, rest, r):
+    """h = deviation r."""
+    raise NotImplementedError
+
+
+@overload(standardized, inline="always")
+def _standardized(centre, tag, value, mean, rest, r):
+    if tag == types.float32 and not isinstance(centre, types.NoneType):
+        # One rounding less. On a constant row value - mean and rest are 0, so h is.
+        return lambda centre, tag, value, mean, rest, r: fused(value - mean, r, -(rest * r))
+    return lambda centre, tag, value, mean, rest, r: deviation(centre, tag, value, mean, rest) * r
+
+
+def row_root(tag, x, width, eps):
+    """q of `normkit._arithmetic.Arithmetic.row_root`: 1 but for huge and tiny float64 rows."""
+    raise NotImplementedError
+
+
+@overload(row_root)
+def _row_root(tag, x, width, eps):
+    if tag != types.float64:
+        return lambda tag, x, width, eps: 1.0
+
+    def of_float64(tag, x, width, eps):
+        largest = 0
+        for j in range(width):
+            largest = max(largest, magnitude(x, j))
+        if largest >= _HUGE:
+            return 2.0**-300 if largest < _INFINITE else 1.0
+        if largest >= _TINY:
+            return 1.0
+        return 2.0 ** min(300, (1000 - math.frexp(eps)[1]) // 4 if eps else 300)
+
+    return of_float64
