@@ -1,0 +1,108 @@
+"""What is measured: groups of contenders that are timed in turn."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+Shape = tuple[int, ...]
+
+FRAMEWORKS = ("torch", "jax", "numpy")
+PASSES = ("forward", "forward+backward", "residual")
+OPS = ("rms_norm", "layer_norm")
+DTYPES = ("float32", "bfloat16", "float16")
+
+# Tokens by width: one token, a few, a batch; the widths of GPT-2, Gemma 2 and Llama 3.
+SHAPES: tuple[Shape, ...] = (
+    (1, 4096),
+    (16, 4096),
+    (64, 4096),
+    (512, 768),
+    (4096, 768),
+    (4096, 2304),
+    (4096, 3584),
+    (4096, 4096),
+    (2048, 8192),
+    (16384, 4096),
+)
+QUICK_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768))
+# Compilation takes seconds a shape, so that compiled contenders run on a few.
+COMPILED_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768), (4096, 4096))
+
+ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# Full-size arrays that one element of the result costs at least, read or written: x, y; for the
+# backward pass dy, x, dx more; for a residual sum x, residual, sum, y.
+STREAMS = {"forward": 2, "forward+backward": 5, "residual": 4}
+
+
+def size(shape: Sequence[int]) -> str:
+    """A shape as it is named on the command line."""
+    return "x".join(map(str, shape))
+
+
+class Group(NamedTuple):
+    """Contenders that are timed in turn on the same data.
+
+    ``contenders`` are names such as "normkit rms_norm"; None stands for all that are installed.
+    """
+
+    framework: str
+    passes: str
+    shape: Shape
+    dtype: str
+    threads: int
+    contenders: tuple[str, ...] | None = None
+
+    @property
+    def bytes_of_x(self) -> int:
+        """Size of the input."""
+        return math.prod(self.shape) * ITEM_SIZE[self.dtype]
+
+
+class Filters(NamedTuple):
+    """What the command line asks for; None stands for all."""
+
+    shapes: Sequence[Shape] | None = None
+    dtypes: Sequence[str] | None = None
+    passes: Sequence[str] | None = None
+    frameworks: Sequence[str] | None = None
+    ops: Sequence[str] | None = None
+    contenders: Sequence[str] | None = None
+
+    def take(self, group: Group) -> bool:
+        """Whether a group is asked for; contenders are filtered by `wants`."""
+        return all(
+            wanted is None or value in wanted
+            for wanted, value in (
+                (self.shapes, group.shape),
+                (self.dtypes, group.dtype),
+                (self.passes, group.passes),
+                (self.frameworks, group.framework),
+            )
+        )
+
+    def wants(self, contender: str) -> bool:
+        """Whether a contender is asked for; normkit always is, or there would be no ratio."""
+        name, _, op = contender.partition(" ")
+        if op and self.ops is not None and op not in self.ops:
+            return False
+        return self.contenders is None or name in self.contenders or name == "normkit"
+
+
+def full(threads: Sequence[int]) -> Iterator[Group]:
+    """Every shape, dtype and pass."""
+    for count in threads:
+        for framework in FRAMEWORKS:
+            for shape in SHAPES:
+                if shape == SHAPES[-1] and framework != "torch":
+                    continue  # it is there for memory that outgrows every cache
+                for passes in PASSES:
+                    for dtype in DTYPES:
+                        yield Group(framework, passes, shape, dtype, count)
+
+
+def quick(threads: Sequence[int]) -> Iterator[Group]:
+    """Three shapes, and two dtypes."""
+    for group in full(threads):
+        if group.shape in QUICK_SHAPES and group.dtype != "float16":
+            yield group
