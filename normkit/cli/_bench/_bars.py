@@ -11,6 +11,9 @@ _FEW: tuple[Shape, ...] = ((1, 4096), (16, 4096))
 _LARGE: tuple[Shape, ...] = ((4096, 768), (4096, 4096))
 _GPT: tuple[Shape, ...] = ((4096, 768),)
 
+_RMS, _LAYER = "normkit rms_norm", "normkit layer_norm"
+_BOTH = "forward+backward"
+
 
 class Bar(NamedTuple):
     """``ours`` is at least ``faster`` times as fast as ``theirs``, at each shape and dtype.
@@ -35,6 +38,32 @@ class Bar(NamedTuple):
         )
 
 
+class SavedBar(NamedTuple):
+    """torch's autograd keeps x and a few statistics a row for the backward pass, and no more."""
+
+    ours: str
+    statistics: int
+    shape: Shape
+    dtype: str
+
+    def __str__(self) -> str:
+        """The sentence."""
+        return (
+            f"torch: {self.ours} keeps for the backward pass no more than x and "
+            f"{self.statistics} float64 a row"
+        )
+
+    @property
+    def group(self) -> Group:
+        """Where it is measured."""
+        return Group("torch", _BOTH, self.shape, self.dtype, 1, (self.ours,))
+
+    @property
+    def limit(self) -> int:
+        """In bytes."""
+        return self.group.bytes_of_x + 8 * self.statistics * self.shape[0]
+
+
 class Verdict(NamedTuple):
     """A bar at one shape, dtype and number of threads."""
 
@@ -50,9 +79,6 @@ class Verdict(NamedTuple):
         """By the median."""
         return self.measured.middle >= self.bar.faster
 
-
-_RMS, _LAYER = "normkit rms_norm", "normkit layer_norm"
-_BOTH = "forward+backward"
 
 BARS = (
     Bar("torch", "forward", _RMS, "torch rms_norm", 3, _LARGE, ("float32",)),
@@ -73,6 +99,11 @@ BARS = (
     Bar("jax", _BOTH, _RMS, "flax rms_norm", 3, _GPT, ("bfloat16",)),
     Bar("jax", _BOTH, _RMS, "flax rms_norm", 1.5, _GPT, ("float32",)),
     Bar("jax", "forward", _RMS, "flax rms_norm", 1 / 1.5, _GPT, ("float32", "bfloat16")),
+)
+
+SAVED_BARS = (
+    SavedBar(_RMS, 1, (4096, 4096), "bfloat16"),
+    SavedBar(_LAYER, 2, (4096, 4096), "bfloat16"),
 )
 
 
@@ -101,3 +132,12 @@ def verdicts(result: dict[str, Any], bars: Sequence[Bar] = BARS) -> Iterator[Ver
                         yield Verdict(
                             bar, shape, dtype, entry["threads"], entry["kernel"], measured
                         )
+
+
+def saved(result: dict[str, Any], bar: SavedBar) -> int | None:
+    """The bytes that were kept; None where that was not measured."""
+    for entry in result["memory"]:
+        place = (entry["framework"], entry["passes"], tuple(entry["shape"]), entry["dtype"])
+        if place == bar.group[:4] and bar.ours in entry["saved"]:
+            return int(entry["saved"][bar.ours])
+    return None

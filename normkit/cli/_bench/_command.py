@@ -1,8 +1,8 @@
 """The command `normkit bench`."""
 
-import json
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import _bars, _plan
+from ._chart import draw
 from ._plan import Filters, Group, Shape, size
-from ._report import bar_lines, missing, ratio_lines
-from ._run import BenchError, missing_packages, possible, processors, run
+from ._report import LEGEND, bar_lines, missing, ratio_table
+from ._run import BenchError, as_text, machine_name, missing_packages, possible, processors, run
 from ._timing import Effort
 
 _EFFORT = Effort(rounds=15, turn_s=0.005, limit_s=20.0)
@@ -48,8 +49,13 @@ def bench(
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Turns of each contender.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result to this file.")
+        Path | None,
+        typer.Option(
+            "--json",
+            help="Write the result to this file; in a folder, it is named after the machine.",
+        ),
     ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture of the ratios.")] = None,
 ) -> None:
     """Time normkit in turn with what is installed (docs/performance.md).
 
@@ -65,21 +71,39 @@ def bench(
             contenders=contender,
         )
         counts = _threads(threads, quick)
+        _check_files(json_file, png)
         groups = _groups(_planned(counts, filters, quick=quick, bars=bars), filters)
         effort = _QUICK if quick else _EFFORT
         result = _run_with_progress(
             groups, filters, effort._replace(rounds=rounds or effort.rounds)
         )
         if json_file is not None:
-            json_file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+            if json_file.is_dir():
+                json_file = json_file / f"{machine_name(result['machine'])}.json"
+            json_file.write_text(as_text(result), encoding="utf-8")
+        if png is not None:
+            draw(result, png)
     except (BenchError, OSError) as error:
         typer.echo(f"normkit bench: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
     console = Console(highlight=False)
-    for line in bar_lines(result) if bars else ratio_lines(result):
-        console.print(line, soft_wrap=True)
+    if bars:
+        for line in bar_lines(result):
+            console.print(line, soft_wrap=True)
+    else:
+        console.print(ratio_table(result, console))
+        console.print(f"\n{LEGEND}")
     for name, reason in missing(result).items():
         console.print(f"not here: {name} ({reason})", markup=False, soft_wrap=True)
+
+
+def _check_files(*paths: Path | None) -> None:
+    """Before minutes are spent on a result that cannot be written."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BenchError(f"there is no folder {path.absolute().parent} for {path.name}")
+    if paths[-1] is not None and find_spec("matplotlib") is None:
+        raise BenchError("--png needs matplotlib; run: pip install 'normkit[cli]'")
 
 
 def _known(kind: str, wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str] | None:
@@ -136,10 +160,11 @@ def _run_with_progress(groups: list[Group], filters: Filters, effort: Effort) ->
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("timing", total=len(groups))
+        weighed = _plan.weighed(groups, filters.shapes)
+        task = progress.add_task("timing", total=len(groups) + len(weighed))
 
         def done(group: Group) -> None:
             label = f"{group.framework} {size(group.shape)} {group.dtype}"
             progress.update(task, advance=1, description=label)
 
-        return run(groups, filters, effort, done)
+        return run(groups, weighed, filters, effort, done)

@@ -63,16 +63,6 @@ def contenders(group: Group) -> dict[str, Make]:
             "normkit.out layer_norm": lambda: lambda: ours.layer_norm(x, scale, bias, out=live),
             "numpy layer_norm": lambda: lambda: _layer_norm(x, wide_scale, wide_bias),
         }
-    elif group.passes == "forward+backward":  # the plain formula has no backward pass
-        dy = residual
-        found |= {
-            "normkit rms_norm": lambda: (
-                lambda: (ours.rms_norm(x, scale), ours.rms_norm_vjp(dy, x, scale))
-            ),
-            "normkit layer_norm": lambda: (
-                lambda: (ours.layer_norm(x, scale, bias), ours.layer_norm_vjp(dy, x, scale, bias))
-            ),
-        }
     else:
         found |= {
             "normkit rms_norm": lambda: lambda: ours.add_rms_norm(x, residual, scale),

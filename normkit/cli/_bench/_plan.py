@@ -27,6 +27,8 @@ SHAPES: tuple[Shape, ...] = (
 QUICK_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768))
 # Compilation takes seconds a shape, so that compiled contenders run on a few.
 COMPILED_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768), (4096, 4096))
+# Memory is measured at the first of these.
+WEIGHED_SHAPES: tuple[Shape, ...] = ((4096, 4096), (4096, 768))
 
 ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -97,6 +99,8 @@ def full(threads: Sequence[int]) -> Iterator[Group]:
                 if shape == SHAPES[-1] and framework != "torch":
                     continue  # it is there for memory that outgrows every cache
                 for passes in PASSES:
+                    if framework == "numpy" and passes == "forward+backward":
+                        continue  # the plain formula has none
                     for dtype in DTYPES:
                         yield Group(framework, passes, shape, dtype, count)
 
@@ -106,3 +110,18 @@ def quick(threads: Sequence[int]) -> Iterator[Group]:
     for group in full(threads):
         if group.shape in QUICK_SHAPES and group.dtype != "float16":
             yield group
+
+
+def weighed(groups: Sequence[Group], shapes: Sequence[Shape] | None) -> list[Group]:
+    """Those of the groups whose memory is measured: at one large shape, or at the given ones."""
+    here = {group.shape for group in groups}
+    shapes = shapes or [s for s in WEIGHED_SHAPES if s in here][:1]
+    threads = max(group.threads for group in groups)
+    return [
+        group
+        for group in groups
+        if group.shape in shapes
+        and group.threads == threads
+        and group.dtype != "float16"
+        and group.passes != "residual"
+    ]

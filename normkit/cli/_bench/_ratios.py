@@ -15,10 +15,11 @@ class Ratio(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{_digits(self.middle)} ({_digits(self.low)} to {_digits(self.high)})"
+        return f"{digits(self.middle)} ({digits(self.low)} to {digits(self.high)})"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Three digits."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"
 
 

@@ -3,36 +3,59 @@
 from collections.abc import Iterator
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from . import _bars
-from ._plan import size
-from ._ratios import Ratio, pairs, ratio
+from ._plan import DTYPES, size
+from ._ratios import Ratio, digits, pairs, ratio
 
 
 def bar_lines(result: dict[str, Any]) -> Iterator[str]:
     """Each bar, and below it the ratio at each place with its verdict."""
-    met = total = 0
+    verdicts = []
     for bar in _bars.BARS:
         found = list(_bars.verdicts(result, [bar]))
-        if not found:
-            continue
-        yield f"\n{bar}"
+        if found:
+            yield f"\n{bar}"
         for v in found:
-            place = _place(v.shape, v.dtype, v.threads, v.kernel)
-            verdict = "[green]met[/]" if v.met else "[red]NOT MET[/]"
-            yield f"{place}{v.measured!s:>26}  {verdict}"
-            met, total = met + v.met, total + 1
-    yield f"\n{met} of {total} met"
+            place = f"{size(v.shape):11} {v.dtype:8} {v.threads:3} threads  {v.kernel:9}"
+            yield f"  {place}{v.measured!s:>26}  {_verdict(v.met)}"
+            verdicts.append(v.met)
+    for saved_bar in _bars.SAVED_BARS:
+        kept = _bars.saved(result, saved_bar)
+        if kept is not None:
+            yield f"\n{saved_bar}"
+            met = kept <= saved_bar.limit
+            place = f"{size(saved_bar.shape):11} {saved_bar.dtype:8}"
+            yield f"  {place} {kept} bytes of {saved_bar.limit}  {_verdict(met)}"
+            verdicts.append(met)
+    yield f"\n{sum(verdicts)} of {len(verdicts)} met"
 
 
-def ratio_lines(result: dict[str, Any]) -> Iterator[str]:
-    """normkit beside every other: how many times as fast, and the quartiles."""
+def ratio_table(result: dict[str, Any], console: Console) -> Table:
+    """normkit beside every other: how many times as fast, a line for each shape."""
+    table = Table(box=None, pad_edge=False) if not console.is_terminal else Table()
+    for heading in ("", "pass", "shape", "threads", "norm", "beside"):
+        table.add_column(heading)
+    dtypes = [d for d in DTYPES if any(e["dtype"] == d for e in result["measured"])]
+    for dtype in dtypes:
+        table.add_column(dtype, justify="right")
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
     for (framework, passes, ours, theirs), entries in pairs(result).items():
-        yield f"\n{framework}, {passes}: {ours} beside {theirs}, times as fast"
+        op, other = ours.partition(" ")[2], theirs.partition(" ")[0]
         for entry in entries:
-            found = ratio(entry, theirs, ours)
-            if found is not None:
-                place = _place(entry["shape"], entry["dtype"], entry["threads"], entry["kernel"])
-                yield f"{place}{_coloured(found)}"
+            key = (framework, passes, size(entry["shape"]), str(entry["threads"]), op, other)
+            lines.setdefault(key, {})[entry["dtype"]] = _coloured(ratio(entry, theirs, ours))
+    for line, cells in lines.items():
+        table.add_row(*line, *(cells.get(dtype, "") for dtype in dtypes))
+    return table
+
+
+LEGEND = (
+    "Times as fast as the other, median of the rounds; above 1 normkit is faster. The spread of the "
+    "rounds is in the JSON (--json) and in the picture (--png)."
+)
 
 
 def missing(result: dict[str, Any]) -> dict[str, str]:
@@ -45,9 +68,11 @@ def missing(result: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _place(shape: Any, dtype: str, threads: int, kernel: str) -> str:
-    return f"  {size(shape):11} {dtype:8} {threads:3} threads  {kernel:9}"
+def _verdict(met: bool) -> str:
+    return "[green]met[/]" if met else "[red]NOT MET[/]"
 
 
-def _coloured(found: Ratio) -> str:
-    return f"[{'green' if found.middle >= 1 else 'red'}]{found!s:>26}[/]"
+def _coloured(found: Ratio | None) -> str:
+    if found is None:
+        return ""
+    return f"[{'green' if found.middle >= 1 else 'red'}]{digits(found.middle)}[/]"

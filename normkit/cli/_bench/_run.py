@@ -3,17 +3,19 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import normkit
 
+from ._memory import ENVIRONMENT
 from ._plan import Filters, Group
 from ._timing import Effort
 
@@ -46,32 +48,53 @@ def possible(framework: str) -> bool:
 
 
 def run(
-    groups: Iterable[Group],
+    groups: Sequence[Group],
+    weighed: Sequence[Group],
     filters: Filters,
     effort: Effort,
     done: Callable[[Group], None] = lambda group: None,
 ) -> dict[str, Any]:
-    """Measure the groups; ``done`` is called after each."""
-    measured: list[dict[str, Any]] = []
+    """Time the groups, and measure the memory of those in ``weighed``.
+
+    ``done`` is called after each.
+    """
     missing = missing_packages()
-    for job in _jobs(groups):
-        if not possible(job[0].framework):
-            continue
-        try:
-            for group, entry in _work(job, filters, effort):
-                measured.append(entry)
-                done(group)
-        except BenchError as error:
-            missing[f"{job[0].framework}, {job[0].threads} threads"] = str(error)
+    found: dict[str, list[dict[str, Any]]] = {"time": [], "memory": []}
+    for what, some in (("time", groups), ("memory", weighed)):
+        for job in _jobs(some):
+            try:
+                for group, entry in _work(what, job, filters, effort):
+                    found[what].append(entry)
+                    done(group)
+            except BenchError as error:
+                missing[f"{what}, {job[0].framework}, {job[0].threads} threads"] = str(error)
     return {
         "schema": SCHEMA,
         "normkit": normkit.__version__,
         "machine": machine(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "effort": effort._asdict(),
-        "measured": measured,
+        "measured": found["time"],
+        "memory": found["memory"],
         "missing": missing,
     }
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """JSON with a line for each group."""
+    parts = []
+    for key, value in result.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def machine_name(machine: dict[str, Any]) -> str:
+    """What a file with results of this machine is called."""
+    text = f"{machine['processor']} {machine['processors']} processors".lower()
+    return re.sub("[^a-z0-9]+", "-", text).strip("-")
 
 
 def machine() -> dict[str, Any]:
@@ -119,44 +142,42 @@ def _jobs(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _work(
-    job: list[Group], filters: Filters, effort: Effort
+    what: str, job: list[Group], filters: Filters, effort: Effort
 ) -> Iterator[tuple[Group, dict[str, Any]]]:
+    """Each group of a job with what its worker says of it."""
     text = json.dumps(
         {
+            "what": what,
             "groups": [group._asdict() for group in job],
             "filters": {"ops": filters.ops, "contenders": filters.contenders},
             "effort": effort._asdict(),
         }
     )
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        start_worker("_worker", job[0].threads, errors) as w,
-    ):
-        assert w.stdin is not None
-        assert w.stdout is not None
-        w.stdin.write(text)
-        w.stdin.close()
-        for group, line in zip(job, w.stdout, strict=False):
+    with tempfile.TemporaryFile("w+") as errors, _start(what, job[0].threads, errors) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(text)
+        worker.stdin.close()
+        for group, line in zip(job, worker.stdout, strict=False):
             yield group, json.loads(line)
-        if status := w.wait():
+        if status := worker.wait():
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:] or ["no message"]
             raise BenchError(f"the worker ended with status {status}: {last[0]}")
 
 
-def start_worker(module: str, threads: int, errors: Any, **variables: str) -> Any:
-    """A process with ``threads`` processors for XLA, and as many threads for OpenMP."""
-    only = set(processors()[:threads])
+def _start(what: str, threads: int, errors: IO[str]) -> subprocess.Popen[str]:
+    """A worker with ``threads`` processors, and as many threads for OpenMP."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
-        **variables,
+        **(ENVIRONMENT if what == "memory" else {}),
     }
-    # XLA makes a thread for each processor that it may use.
-    pin = f"import os; hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {only}); "
-    code = f"{pin}from normkit.cli._bench import {module}; {module}.main()"
+    code = "from normkit.cli._bench._worker import main; main()"
+    if hasattr(os, "sched_setaffinity"):  # XLA makes a thread for each processor it may use
+        code = f"import os; os.sched_setaffinity(0, {set(processors()[:threads])}); {code}"
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         stdin=subprocess.PIPE,

@@ -112,8 +112,8 @@ def kernel_runs(name: str, group: Group) -> None:
     normkit.torch.rms_norm(data.x, data.weight, kernel=name)
 
 
-def saved_bytes(make: Make) -> int:
-    """Bytes that autograd keeps for the backward pass, without those of the parameters.
+def saved_bytes(function: Callable[[], object]) -> int:
+    """Bytes that autograd keeps for the backward pass in a call, without the parameters'.
 
     Each storage counts once, however many tensors look at it.
     """
@@ -126,8 +126,6 @@ def saved_bytes(make: Make) -> int:
             storages[storage.data_ptr()] = (storage, storage.nbytes())  # kept, so not used again
         return tensor
 
-    function = make()
-    function()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function()
     return sum(size for _, size in storages.values())

@@ -13,6 +13,7 @@ from typing import Any
 
 from normkit.cli._info import kernel_names
 
+from ._memory import peak_bytes
 from ._plan import COMPILED_SHAPES, Filters, Group
 from ._timing import Effort, in_turn
 
@@ -41,11 +42,41 @@ def _wanted(name: str, group: Group, filters: Filters) -> bool:
 
 
 def measure(group: Group, filters: Filters, effort: Effort) -> dict[str, Any]:
-    """Seconds a call for each contender of a group; why one is missing."""
+    """Nanoseconds a call for each contender of a group, and why one is missing."""
     host = _host(group.framework)
-    functions: dict[str, Callable[[], object]] = {}
+    functions, missing = _functions(host.contenders(group), group, filters)
+    seconds = in_turn(functions, effort) if functions else {}
+    return {
+        **_place(group),
+        "kernel": _served(host, group),
+        "nanoseconds": {name: [round(1e9 * s) for s in each] for name, each in seconds.items()},
+        "missing": missing,
+    }
+
+
+def weigh(group: Group, filters: Filters, effort: Effort) -> dict[str, Any]:
+    """Bytes of memory that a call of each contender takes, and that autograd keeps."""
+    host = _host(group.framework)
+    functions, _ = _functions(host.contenders(group), group, filters)
+    saves = group.passes == "forward+backward" and hasattr(host, "saved_bytes")
+    return {
+        **_place(group),
+        "peak": {name: peak_bytes(function) for name, function in functions.items()},
+        "saved": {n: host.saved_bytes(f) for n, f in functions.items() if " " in n and saves},
+    }
+
+
+def _place(group: Group) -> dict[str, Any]:
+    return {key: value for key, value in group._asdict().items() if key != "contenders"}
+
+
+def _functions(
+    made: dict[str, Callable[[], Callable[[], object]]], group: Group, filters: Filters
+) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """The contenders that are wanted and run, and of the others why not."""
+    found: dict[str, Callable[[], object]] = {}
     missing: dict[str, str] = {}
-    for name, make in host.contenders(group).items():
+    for name, make in made.items():
         if not _wanted(name, group, filters):
             continue
         try:
@@ -54,26 +85,15 @@ def measure(group: Group, filters: Filters, effort: Effort) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001 (another package's, of any kind)
             missing[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         else:
-            functions[name] = function
-    seconds = in_turn(functions, effort) if functions else {}
-    return {
-        **{k: v for k, v in group._asdict().items() if k != "contenders"},
-        "kernel": _served(host, group),
-        "nanoseconds": {name: [round(1e9 * s) for s in each] for name, each in seconds.items()},
-        "missing": missing,
-    }
+            found[name] = function
+    return found, missing
 
 
-def _jobs(job: dict[str, Any]) -> Iterator[Group]:
-    for group in job["groups"]:
-        contenders = group["contenders"]
-        yield Group(
-            **{
-                **group,
-                "shape": tuple(group["shape"]),
-                "contenders": None if contenders is None else tuple(contenders),
-            }
-        )
+def _groups(job: dict[str, Any]) -> Iterator[Group]:
+    for fields in job["groups"]:
+        group = Group(**fields)
+        names = None if group.contenders is None else tuple(group.contenders)
+        yield group._replace(shape=tuple(group.shape), contenders=names)
 
 
 def main() -> None:
@@ -84,13 +104,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     job = json.load(sys.stdin)
     filters, effort = Filters(**job["filters"]), Effort(**job["effort"])
-    host = None
-    for group in _jobs(job):
-        if host is None:
-            host = _host(group.framework)
-            host.set_threads(group.threads)
-        print(json.dumps(measure(group, filters, effort)), file=out, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    work = {"time": measure, "memory": weigh}[job["what"]]
+    _host(job["groups"][0]["framework"]).set_threads(job["groups"][0]["threads"])
+    for group in _groups(job):
+        print(json.dumps(work(group, filters, effort)), file=out, flush=True)
