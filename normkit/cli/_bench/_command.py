@@ -17,8 +17,9 @@ from ._report import LEGEND, bar_lines, missing, ratio_table
 from ._run import BenchError, as_text, machine_name, missing_packages, possible, processors, run
 from ._timing import Effort
 
-_EFFORT = Effort(rounds=15, turn_s=0.005, limit_s=20.0)
-_QUICK = Effort(rounds=7, turn_s=0.002, limit_s=1.5)
+_EFFORT = Effort(rounds=15, turn_s=0.005, limit_s=8.0)
+_QUICK = Effort(rounds=7, turn_s=0.002, limit_s=1.0)
+_QUICK_S = 105.0  # two minutes, with what it takes to start and to draw
 
 
 def bench(
@@ -75,7 +76,10 @@ def bench(
         groups = _groups(_planned(counts, filters, quick=quick, bars=bars), filters)
         effort = _QUICK if quick else _EFFORT
         result = _run_with_progress(
-            groups, filters, effort._replace(rounds=rounds or effort.rounds)
+            groups,
+            filters,
+            effort._replace(rounds=rounds or effort.rounds),
+            _QUICK_S if quick else None,
         )
         if json_file is not None:
             if json_file.is_dir():
@@ -152,7 +156,9 @@ def _groups(planned: Sequence[Group], filters: Filters) -> list[Group]:
     return found
 
 
-def _run_with_progress(groups: list[Group], filters: Filters, effort: Effort) -> dict[str, Any]:
+def _run_with_progress(
+    groups: list[Group], filters: Filters, effort: Effort, budget_s: float | None
+) -> dict[str, Any]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -167,4 +173,4 @@ def _run_with_progress(groups: list[Group], filters: Filters, effort: Effort) ->
             label = f"{group.framework} {size(group.shape)} {group.dtype}"
             progress.update(task, advance=1, description=label)
 
-        return run(groups, weighed, filters, effort, done)
+        return run(groups, weighed, filters, effort, done, budget_s)

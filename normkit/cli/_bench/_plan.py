@@ -45,7 +45,8 @@ def size(shape: Sequence[int]) -> str:
 class Group(NamedTuple):
     """Contenders that are timed in turn on the same data.
 
-    ``contenders`` are names such as "normkit rms_norm"; None stands for all that are installed.
+    ``contenders`` are names such as "normkit rms_norm"; None stands for all that are installed,
+    ``compiled`` for whether those are among them that torch compiles.
     """
 
     framework: str
@@ -54,6 +55,7 @@ class Group(NamedTuple):
     dtype: str
     threads: int
     contenders: tuple[str, ...] | None = None
+    compiled: bool = False
 
     @property
     def bytes_of_x(self) -> int:
@@ -102,14 +104,15 @@ def full(threads: Sequence[int]) -> Iterator[Group]:
                     if framework == "numpy" and passes == "forward+backward":
                         continue  # the plain formula has none
                     for dtype in DTYPES:
-                        yield Group(framework, passes, shape, dtype, count)
+                        group = Group(framework, passes, shape, dtype, count)
+                        yield group._replace(compiled=shape in COMPILED_SHAPES)
 
 
 def quick(threads: Sequence[int]) -> Iterator[Group]:
-    """Three shapes, and two dtypes."""
+    """Three shapes, two dtypes, and nothing that takes long to compile."""
     for group in full(threads):
         if group.shape in QUICK_SHAPES and group.dtype != "float16":
-            yield group
+            yield group._replace(compiled=False)
 
 
 def weighed(groups: Sequence[Group], shapes: Sequence[Shape] | None) -> list[Group]:

@@ -1,5 +1,6 @@
 """The workers in a row, and their result as data."""
 
+import contextlib
 import json
 import os
 import platform
@@ -7,6 +8,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -53,21 +56,25 @@ def run(
     filters: Filters,
     effort: Effort,
     done: Callable[[Group], None] = lambda group: None,
+    budget_s: float | None = None,
 ) -> dict[str, Any]:
     """Time the groups, and measure the memory of those in ``weighed``.
 
-    ``done`` is called after each.
+    ``done`` is called after each. Where ``budget_s`` seconds are not enough for all, what is left out
+    is named in the result, and each worker has had its share of the time.
     """
     missing = missing_packages()
     found: dict[str, list[dict[str, Any]]] = {"time": [], "memory": []}
-    for what, some in (("time", groups), ("memory", weighed)):
-        for job in _jobs(some):
-            try:
-                for group, entry in _work(what, job, filters, effort):
-                    found[what].append(entry)
-                    done(group)
-            except BenchError as error:
-                missing[f"{what}, {job[0].framework}, {job[0].threads} threads"] = str(error)
+    jobs = [(w, job) for w, some in (("time", groups), ("memory", weighed)) for job in _jobs(some)]
+    end = None if budget_s is None else time.monotonic() + budget_s
+    for i, (what, job) in enumerate(jobs):
+        share = None if end is None else (end - time.monotonic()) / (len(jobs) - i)
+        try:
+            for group, entry in _work(what, job, filters, effort, share):
+                found[what].append(entry)
+                done(group)
+        except BenchError as error:
+            missing[f"{what}, {job[0].framework}, {job[0].threads} threads"] = str(error)
     return {
         "schema": SCHEMA,
         "normkit": normkit.__version__,
@@ -142,9 +149,9 @@ def _jobs(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _work(
-    what: str, job: list[Group], filters: Filters, effort: Effort
+    what: str, job: list[Group], filters: Filters, effort: Effort, share_s: float | None
 ) -> Iterator[tuple[Group, dict[str, Any]]]:
-    """Each group of a job with what its worker says of it."""
+    """Each group of a job with what its worker says of it; BenchError where it does not finish."""
     text = json.dumps(
         {
             "what": what,
@@ -153,14 +160,32 @@ def _work(
             "effort": effort._asdict(),
         }
     )
+    count = 0
     with tempfile.TemporaryFile("w+") as errors, _start(what, job[0].threads, errors) as worker:
+        time_is_up = threading.Event()
+
+        def stop() -> None:
+            time_is_up.set()
+            worker.kill()
+
+        watch = threading.Timer(share_s or 0.0, stop)
+        watch.daemon = True
+        if share_s is not None:
+            watch.start()
         assert worker.stdin is not None
         assert worker.stdout is not None
-        worker.stdin.write(text)
-        worker.stdin.close()
-        for group, line in zip(job, worker.stdout, strict=False):
-            yield group, json.loads(line)
-        if status := worker.wait():
+        with contextlib.suppress(BrokenPipeError):  # its status says why
+            worker.stdin.write(text)
+            worker.stdin.close()
+        for line in worker.stdout:
+            if line.endswith("\n"):  # a worker that is stopped may leave half a line
+                count += 1
+                yield job[count - 1], json.loads(line)
+        status = worker.wait()
+        watch.cancel()
+        if time_is_up.is_set() and count < len(job):
+            raise BenchError(f"{len(job) - count} of {len(job)} left out: the time was up")
+        if status and count < len(job):
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:] or ["no message"]
             raise BenchError(f"the worker ended with status {status}: {last[0]}")

@@ -14,7 +14,7 @@ from typing import Any
 from normkit.cli._info import kernel_names
 
 from ._memory import peak_bytes
-from ._plan import COMPILED_SHAPES, Filters, Group
+from ._plan import Filters, Group
 from ._timing import Effort, in_turn
 
 
@@ -36,7 +36,7 @@ def _served(host: Any, group: Group) -> str:
 def _wanted(name: str, group: Group, filters: Filters) -> bool:
     if group.contenders is not None:
         return name in group.contenders
-    if ".compile " in name and group.shape not in COMPILED_SHAPES and not filters.contenders:
+    if ".compile " in name and not group.compiled and not filters.contenders:
         return False
     return filters.wants(name)
 
@@ -67,7 +67,8 @@ def weigh(group: Group, filters: Filters, effort: Effort) -> dict[str, Any]:
 
 
 def _place(group: Group) -> dict[str, Any]:
-    return {key: value for key, value in group._asdict().items() if key != "contenders"}
+    fields = ("framework", "passes", "shape", "dtype", "threads")
+    return {key: value for key, value in group._asdict().items() if key in fields}
 
 
 def _functions(
