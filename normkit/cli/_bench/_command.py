@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from . import _bars, _plan
 from ._chart import draw
 from ._plan import Filters, Group, Shape, size
-from ._report import LEGEND, bar_lines, missing, ratio_table
+from ._report import LEGEND, bar_lines, disturbed, missing, ratio_table
 from ._run import BenchError, as_text, machine_name, missing_packages, possible, processors, run
 from ._timing import Effort
 
@@ -97,6 +97,8 @@ def bench(
     else:
         console.print(ratio_table(result, console))
         console.print(f"\n{LEGEND}")
+    if (warning := disturbed(result)) is not None:
+        console.print(warning, soft_wrap=True)
     for name, reason in missing(result).items():
         console.print(f"not here: {name} ({reason})", markup=False, soft_wrap=True)
 
@@ -142,7 +144,7 @@ def _planned(counts: Sequence[int], filters: Filters, *, quick: bool, bars: bool
         return _bars.groups(counts, wanted)
     groups = list(_plan.quick(counts) if quick else _plan.full(counts))
     own = [s for s in filters.shapes or () if s not in _plan.SHAPES]
-    own_groups = {g._replace(shape=shape): None for shape in own for g in groups}
+    own_groups = {g._replace(shape=shape, compiled=False): None for shape in own for g in groups}
     return [*groups, *own_groups]
 
 
@@ -165,7 +167,9 @@ def _run_with_progress(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    terminal = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not terminal) as progress:
         weighed = _plan.weighed(groups, filters.shapes)
         task = progress.add_task("timing", total=len(groups) + len(weighed))
 

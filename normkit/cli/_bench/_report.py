@@ -58,6 +58,14 @@ LEGEND = (
 )
 
 
+def disturbed(result: dict[str, Any]) -> str | None:
+    """A warning where other processes wanted the processors; None else."""
+    load, processors = result["machine"]["load"], result["machine"]["processors"]
+    if load is None or load < 0.5:
+        return None
+    return f"other processes run here (load {load:g}, {processors} processors): expect spread"
+
+
 def missing(result: dict[str, Any]) -> dict[str, str]:
     """What could not be measured, with the reason."""
     found = dict(result["missing"])

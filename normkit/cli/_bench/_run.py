@@ -63,6 +63,7 @@ def run(
     ``done`` is called after each. Where ``budget_s`` seconds are not enough for all, what is left out
     is named in the result, and each worker has had its share of the time.
     """
+    facts = machine()  # before the workers load it
     missing = missing_packages()
     found: dict[str, list[dict[str, Any]]] = {"time": [], "memory": []}
     jobs = [(w, job) for w, some in (("time", groups), ("memory", weighed)) for job in _jobs(some)]
@@ -78,7 +79,7 @@ def run(
     return {
         "schema": SCHEMA,
         "normkit": normkit.__version__,
-        "machine": machine(),
+        "machine": facts,
         "packages": {name: _version(name) for name in _PACKAGES},
         "effort": effort._asdict(),
         "measured": found["time"],
@@ -111,6 +112,7 @@ def machine() -> dict[str, Any]:
         "processors": len(processors()),
         "memory": _from_file("/proc/meminfo", "MemTotal") or "unknown",
         "huge_pages": _huge_pages(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "platform": platform.platform(),
         "python": platform.python_version(),
     }

@@ -31,6 +31,8 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Seconds a call, one number for each function and round.
 
+    The functions have been called before: a first call may compile.
+
     In every round each function has one turn, and each round starts with another function. The
     speed of a machine drifts; the ratio of two turns of the same round does not know.
     """
@@ -56,8 +58,7 @@ def in_turn(
 
 
 def _repeats(function: Callable[[], object], turn_s: float) -> tuple[int, float]:
-    """Calls in a turn, and seconds a call; the first call, which may compile, is not counted."""
-    function()
+    """Calls in a turn, and seconds a call."""
     count = 1
     while (seconds := _seconds(function, count)) < turn_s / 4:
         count *= 4
