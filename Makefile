@@ -14,8 +14,9 @@ demo: .venv/installed  ## Compare every framework here with the exact result
 test: .venv/installed-dev  ## Run all tests
 	$(BIN)/pytest -n auto
 
+# BENCH='--threads 2 --dtype float32' measures less
 bench: .venv/installed-dev  ## Time everything beside normkit, and write docs/performance.md
-	$(BIN)/normkit bench --json benchmarks
+	$(BIN)/normkit bench $(BENCH) --json benchmarks
 	$(BIN)/python benchmarks/performance_page.py
 
 FUZZ_SECONDS ?= 120

@@ -93,6 +93,7 @@ def test_bars_are_judged() -> None:
         (["--pass", "backward"], "there is no pass backward; there are forward, .*"),
         (["--framework", "tensorflow"], "there is no framework tensorflow; there are .*"),
         (["--op", "norm"], "there is no op norm; there are rms_norm, layer_norm"),
+        (["--contender", "liger"], "there is no contender liger; there are torch, .*"),
         (["--threads", "two"], "--threads is a list of numbers, as 1,2; got two"),
         (["--threads", "4096"], r"--threads 4096 is more than the \d+ processors here"),
         (["--json", "/no/such/file.json"], "there is no folder /no/such for file.json"),

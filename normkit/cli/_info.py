@@ -8,7 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 import normkit
 from normkit.cli.backends import find_backends
 
-_PACKAGES = ("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax", "typer", "rich")
+_PACKAGES = (
+    *("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax"),
+    *("typer", "rich", "matplotlib"),
+)
 
 
 def info_lines() -> Iterator[str]:

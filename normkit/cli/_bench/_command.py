@@ -17,7 +17,7 @@ from ._report import LEGEND, bar_lines, disturbed, missing, ratio_table
 from ._run import BenchError, as_text, machine_name, missing_packages, possible, processors, run
 from ._timing import Effort
 
-_EFFORT = Effort(rounds=15, turn_s=0.005, limit_s=8.0)
+_EFFORT = Effort(rounds=15, turn_s=0.005, limit_s=5.0)
 _QUICK = Effort(rounds=7, turn_s=0.002, limit_s=1.0)
 _QUICK_S = 105.0  # two minutes, with what it takes to start and to draw
 
@@ -69,7 +69,7 @@ def bench(
             passes=_known("pass", passes, _plan.PASSES),
             frameworks=_known("framework", framework, _plan.FRAMEWORKS),
             ops=_known("op", op, _plan.OPS),
-            contenders=contender,
+            contenders=_known("contender", contender, _plan.CONTENDERS),
         )
         counts = _threads(threads, quick)
         _check_files(json_file, png)

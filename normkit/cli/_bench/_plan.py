@@ -10,6 +10,11 @@ Shape = tuple[int, ...]
 FRAMEWORKS = ("torch", "jax", "numpy")
 PASSES = ("forward", "forward+backward", "residual")
 OPS = ("rms_norm", "layer_norm")
+CONTENDERS = (
+    *("torch", "torch.compile", "normkit.compile", "clone", "copy_"),
+    *("flax", "equinox", "keras"),
+    *("numpy", "normkit.out", "copy", "copyto"),
+)
 DTYPES = ("float32", "bfloat16", "float16")
 
 # Tokens by width: one token, a few, a batch; the widths of GPT-2, Gemma 2 and Llama 3.
@@ -26,8 +31,11 @@ SHAPES: tuple[Shape, ...] = (
     (16384, 4096),
 )
 QUICK_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768))
+# Outgrows every cache, and takes long.
+HUGE: Shape = (16384, 4096)
+_HUGE_PLACES = (("torch", "float32"), ("torch", "bfloat16"))
 # Compilation takes seconds a shape, so that compiled contenders run on a few.
-COMPILED_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 4096), (4096, 768), (4096, 4096))
+COMPILED_SHAPES: tuple[Shape, ...] = ((1, 4096), (4096, 768), (4096, 4096))
 # Memory is measured at the first of these.
 WEIGHED_SHAPES: tuple[Shape, ...] = ((4096, 4096), (4096, 768))
 
@@ -95,15 +103,15 @@ class Filters(NamedTuple):
 
 
 def full(threads: Sequence[int]) -> Iterator[Group]:
-    """Every shape, dtype and pass."""
+    """Every shape, dtype and pass that says something of its own."""
     for count, framework, passes in itertools.product(threads, FRAMEWORKS, PASSES):
         if framework == "numpy" and passes == "forward+backward":
             continue  # the plain formula has none
-        # the last is there for memory that outgrows every cache
-        for shape in SHAPES if framework == "torch" else SHAPES[:-1]:
-            for dtype in DTYPES:
-                group = Group(framework, passes, shape, dtype, count)
-                yield group._replace(compiled=shape in COMPILED_SHAPES)
+        for shape, dtype in itertools.product(SHAPES, DTYPES):
+            if shape == HUGE and (framework, dtype) not in _HUGE_PLACES:
+                continue
+            group = Group(framework, passes, shape, dtype, count)
+            yield group._replace(compiled=shape in COMPILED_SHAPES)
 
 
 def quick(threads: Sequence[int]) -> Iterator[Group]:

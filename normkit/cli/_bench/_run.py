@@ -19,7 +19,7 @@ from typing import IO, Any
 import normkit
 
 from ._memory import ENVIRONMENT
-from ._plan import Filters, Group
+from ._plan import Filters, Group, size
 from ._timing import Effort
 
 SCHEMA = "normkit-bench-1"
@@ -65,6 +65,9 @@ def run(
     """
     facts = machine()  # before the workers load it
     missing = missing_packages()
+    large = {group for group in groups if not _fits(group)}
+    missing |= {f"{size(group.shape)} {group.dtype}": "too little memory" for group in large}
+    groups, weighed = ([g for g in some if g not in large] for some in (groups, weighed))
     found: dict[str, list[dict[str, Any]]] = {"time": [], "memory": []}
     jobs = [(w, job) for w, some in (("time", groups), ("memory", weighed)) for job in _jobs(some)]
     end = None if budget_s is None else time.monotonic() + budget_s
@@ -86,6 +89,12 @@ def run(
         "memory": found["memory"],
         "missing": missing,
     }
+
+
+def _fits(group: Group) -> bool:
+    """Whether there is memory for the most wasteful contender, which takes some 30 times x."""
+    available = _from_file("/proc/meminfo", "MemAvailable")
+    return available is None or 40 * group.bytes_of_x < 1024 * int(available.split()[0])
 
 
 def as_text(result: dict[str, Any]) -> str:
