@@ -1,5 +1,6 @@
 """The bench command on tiny arrays, its arithmetic, and the page of the results. No time is judged."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -189,6 +190,41 @@ def test_peak_bytes_of_numpy() -> None:
     if found is None:
         pytest.skip("the system does not tell")
     assert 3 * size - 2**20 <= found <= 3 * size + 3 * 2**21
+
+
+@pytest.mark.parametrize("passes", ["forward", "forward+backward", "residual"])
+@pytest.mark.parametrize("framework", ["torch", "jax", "numpy"])
+def test_contenders_compute_the_same(framework: str, passes: str) -> None:
+    """Rows of 8 float32 numbers: sums of 8 are off by a few ULP, of results below 8 by 2^-18."""
+    for name in {"torch": ("torch",), "jax": ("flax", "equinox", "keras")}.get(framework, ()):
+        pytest.importorskip(name)
+    host = importlib.import_module(f"normkit.cli._bench._{framework}")
+    if (framework, passes) == ("numpy", "forward+backward"):
+        pytest.skip("the plain formula has no backward pass")
+    made = host.contenders(Group(framework, passes, (4, 8), "float32", 1))
+    for op in ("rms_norm", "layer_norm"):
+        names = [n for n in made if n.endswith(f" {op}") and ".compile" not in n]
+        assert len(names) >= 2
+        wanted = _y_and_dx(made[f"normkit {op}"]())
+        for name in names:
+            for actual, right in zip(_y_and_dx(made[name]()), wanted, strict=False):
+                np.testing.assert_allclose(actual, right, rtol=0, atol=2.0**-18, err_msg=name)
+
+
+def _y_and_dx(function: object) -> list[np.ndarray]:
+    """What has the shape of x; the order of the parameters' gradients is each library's own."""
+    found: list[np.ndarray] = []
+
+    def walk(part: object) -> None:
+        if isinstance(part, tuple):
+            for one in part:
+                walk(one)
+        elif getattr(part, "shape", None) == (4, 8):
+            found.append(np.asarray(part.detach() if hasattr(part, "detach") else part))
+
+    walk(function())
+    assert found
+    return found
 
 
 def test_what_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
