@@ -85,6 +85,7 @@ def _machine(result: Result) -> Iterator[str]:
                 "rounds",
                 f"at most {effort['rounds']}, a turn {effort['turn_s'] * 1000:g} ms or more",
             ],
+            ["load before", f"{facts['load']} processes; others widen the spread"],
         ],
     )
     for name, reason in missing(result).items():
@@ -119,21 +120,22 @@ def _promises(result: Result) -> Iterator[str]:
 
 def _losses(result: Result) -> Iterator[str]:
     yield "### Where normkit is slower\n"
-    yield "By the median, beside anything but a copy.\n"
+    yield "By the median, beside anything but a copy; of each pair the four lowest.\n"
     rows = []
     for (framework, passes, ours, theirs), entries in pairs(result).items():
         if " " not in theirs or theirs.startswith("normkit"):
             continue
-        found = []
-        for entry in entries:
-            r = ratio(entry, theirs, ours)
-            if r is not None and r.middle < 1:
-                place = f"{size(entry['shape'])} {entry['dtype']} at {entry['threads']}"
-                found.append(f"{place}: {digits(r.middle)}")
-        if found:
-            share = f"{len(found)} of {len(entries)}"
-            rows.append([framework, passes, ours, theirs, share, "; ".join(found)])
-    headings = ["", "pass", "normkit", "beside", "places", "shape, dtype, threads"]
+        places = [(ratio(entry, theirs, ours), entry) for entry in entries]
+        slower = [(r.middle, entry) for r, entry in places if r is not None and r.middle < 1]
+        slower.sort(key=lambda place: place[0])
+        lowest = [
+            f"{digits(middle)} at {size(entry['shape'])} {entry['dtype']}, {entry['threads']}"
+            for middle, entry in slower[:4]
+        ]
+        if slower:
+            share = f"{len(slower)} of {len(entries)}"
+            rows.append([framework, passes, ours, theirs, share, "; ".join(lowest)])
+    headings = ["", "pass", "normkit", "beside", "places", "lowest: ratio at shape, dtype, threads"]
     yield from _table(headings, rows)
 
 

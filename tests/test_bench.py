@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from normkit.cli._app import app
-from normkit.cli._bench import _bars, _timing
+from normkit.cli._bench import _bars, _command, _timing
 from normkit.cli._bench._chart import fingerprint
 from normkit.cli._bench._memory import peak_bytes
 from normkit.cli._bench._plan import Filters, Group, full, quick
@@ -143,7 +143,7 @@ def test_short_calls_are_repeated_and_long_ones_limited(monkeypatch: pytest.Monk
     found = in_turn({"a": clock.function("a", 0.0001)}, Effort(3, turn_s=0.01, limit_s=10.0))
     assert len(found["a"]) == 3
     assert len(clock.calls) > 3 * 90
-    found = in_turn({"a": clock.function("a", 1.0)}, Effort(100, turn_s=0.01, limit_s=8.0))
+    found = in_turn({"a": clock.function("a", 1.0)}, Effort(100, turn_s=0.01, limit_s=2.0))
     assert len(found["a"]) == 5  # no fewer, whatever the limit
 
 
@@ -245,6 +245,14 @@ def test_what_takes_too_long_is_left_out_and_named() -> None:
     result = run(groups, [], Filters(), Effort(1, 0.0, 1.0), budget_s=0.01)
     assert result["measured"] == []
     assert result["missing"]["time, numpy, 1 threads"] == "1 of 1 left out: the time was up"
+
+
+def test_nothing_measured_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_command, "_QUICK_S", 0.01)
+    done = CliRunner().invoke(app, ["bench", "--quick", "--framework", "numpy"])
+    assert done.exit_code == 2
+    assert re.match(r"normkit bench: nothing was measured: time, numpy, \d+ threads", done.stderr)
+    assert done.stderr.count("\n") == 1
 
 
 def test_page_and_pictures_show_the_files() -> None:

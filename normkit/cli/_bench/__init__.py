@@ -9,8 +9,12 @@
     _run         the workers in a row, and their result as data
     _ratios      the ratios in a result
     _bars        what normkit promises to reach, as data
-    _command     the command
+    _report      a result as text for the terminal
     _chart       the ratios as a picture
+    _command     the command
+
+A framework's module has ``contenders(group)``, functions that make what is timed, by name;
+``kernel_runs(name, group)``; and ``set_threads(count)``.
 
 A framework fixes its number of threads when it starts, so each (framework, threads) has a process
 of its own; nothing else of normkit imports a framework here.

@@ -81,6 +81,9 @@ def bench(
             effort._replace(rounds=rounds or effort.rounds),
             _QUICK_S if quick else None,
         )
+        if not result["measured"]:
+            reasons = "; ".join(f"{name} ({why})" for name, why in result["missing"].items())
+            raise BenchError(f"nothing was measured: {reasons}")
         if json_file is not None:
             if json_file.is_dir():
                 json_file = json_file / f"{machine_name(result['machine'])}.json"
