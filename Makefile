@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test fuzz mutants contract transformers lint docs wheel constraints clean
+.PHONY: help demo test bench fuzz mutants contract transformers lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -13,6 +13,11 @@ demo: .venv/installed  ## Compare every framework here with the exact result
 
 test: .venv/installed-dev  ## Run all tests
 	$(BIN)/pytest -n auto
+
+# BENCH='--threads 2 --dtype float32' measures less
+bench: .venv/installed-dev  ## Time everything beside normkit, and write docs/performance.md
+	$(BIN)/normkit bench $(BENCH) --json benchmarks
+	$(BIN)/python benchmarks/performance_page.py
 
 FUZZ_SECONDS ?= 120
 

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import normkit
+from normkit.cli._bench._command import bench
 from normkit.cli._census import build_model
 from normkit.cli._check import DTYPES, Row, check_backends
 from normkit.cli._identify import NotFoundError, load, named_values, values
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(bench)
 
 
 _Args = Annotated[

@@ -8,7 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 import normkit
 from normkit.cli.backends import find_backends
 
-_PACKAGES = ("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax", "typer", "rich")
+_PACKAGES = (
+    *("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax"),
+    *("typer", "rich", "matplotlib"),
+)
 
 
 def info_lines() -> Iterator[str]:
@@ -22,7 +25,7 @@ def info_lines() -> Iterator[str]:
     yield ""
     yield "backends"
     for backend in found:
-        yield f"  {backend.label:18}{_kernels(backend.framework)}"
+        yield f"  {backend.label:18}kernels: {', '.join(kernel_names(backend.framework))}"
     for label, reason in missing.items():
         yield f"  {label:18}missing: {reason}"
 
@@ -34,9 +37,9 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _kernels(framework: str) -> str:
-    """The kernels of an adapter; flax runs those of jax."""
+def kernel_names(framework: str) -> list[str]:
+    """The kernels of an adapter, in the order of its table; flax runs those of jax."""
     host = "jax" if framework == "flax" else framework
     where = "_library" if host == "torch" else "_functional"
     table = importlib.import_module(f"normkit.{host}.{where}").KERNELS
-    return "kernels: " + ", ".join(kernel.name for kernel in table)
+    return [kernel.name for kernel in table]
