@@ -86,6 +86,8 @@ def _of(backend: Backend) -> Iterator[Subject]:
     if backend.framework == "numpy":
         yield Subject("numpy:cpu", backend, None)
         yield Subject("numpy:readonly", backend._replace(put=_read_only), None)
+        formulas = Mapped(backend.functions, functools.partial(_with_kernel, "array_api"))
+        yield Subject("numpy:array_api", backend._replace(functions=formulas), None)
     elif backend.framework == "torch":
         yield Subject(backend.label, backend, _torch_vjp, exact_bits=bits)
         core = backend._replace(functions=normkit)
@@ -113,6 +115,10 @@ class Mapped:
 
     def __getattr__(self, name: str) -> Any:
         return self._wrap(getattr(self._functions, name))
+
+
+def _with_kernel(kernel: str, function: Any) -> Any:
+    return functools.partial(function, kernel=kernel)
 
 
 _JITTED: dict[tuple[Any, str], Any] = {}

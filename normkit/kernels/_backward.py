@@ -15,6 +15,7 @@ from ._statistics import (
     again,
     deviation,
     in_blocks,
+    mean_and_rest,
     row_root,
     standardized,
     statistics,
@@ -33,34 +34,6 @@ def gradient_sums(first, last, centre, tag, x, work, mean, rest, dy_tag, dy, dy_
         d = deviation(centre, tag, again(tag, x, work, j), mean, rest)
         product = multiply_add(g, d, product)
     return total, product
-
-
-@in_blocks
-@njit(fastmath=ANY_ORDER)
-def gradient_rest(first, last, dy_tag, dy, dy_work, g_mean, scale):
-    """(sum (g - g_mean), 0)."""
-    total = 0.0
-    for j in range(first, last):
-        total += again(dy_tag, dy, dy_work, j) * load(np.float64(0), scale, j) - g_mean
-    return total, 0.0
-
-
-def gradient_mean(centre, dy_tag, dy, dy_work, total, width, scale):
-    """mean(g) of LayerNorm, and what rounding left of it; 0 of RMSNorm."""
-    raise NotImplementedError
-
-
-@overload(gradient_mean)
-def _gradient_mean(centre, dy_tag, dy, dy_work, total, width, scale):
-    if isinstance(centre, types.NoneType):
-        return lambda centre, dy_tag, dy, dy_work, total, width, scale: (0.0, 0.0)
-
-    def of_layer_norm(centre, dy_tag, dy, dy_work, total, width, scale):
-        mean = total / width
-        rest, _, _ = gradient_rest(width, (dy_tag, dy, dy_work, mean, scale))
-        return mean, rest / width
-
-    return of_layer_norm
 
 
 def unscaled(dy_tag, dy, dy_work, index):
@@ -92,11 +65,10 @@ def gradient_terms(centre, tag, dy_tag, x, x_work, dy, dy_work, scale, width, ep
     """(mean, rest, r, mean(g), its rest, mean(g h), q) of a row; dx is in units of 1 / q^2."""
     mean, rest, r, x_q = statistics(centre, tag, x, x_work, width, eps)
     dy_q = row_root(dy_tag, dy, width, 0.0)
-    total, _, product = gradient_sums(
-        width,
-        (centre, tag, x, x_work, mean, rest, dy_tag, dy, dy_work, dy_q, scale),
+    total, lost, product = gradient_sums(
+        width, (centre, tag, x, x_work, mean, rest, dy_tag, dy, dy_work, dy_q, scale)
     )
-    g_mean, g_rest = gradient_mean(centre, dy_tag, dy, dy_work, total, width, scale)
+    g_mean, g_rest = mean_and_rest(total, lost, width)
     return mean, rest, r, g_mean, g_rest, product * r / width, x_q / dy_q
 
 

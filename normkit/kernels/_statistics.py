@@ -134,6 +134,13 @@ def inverse_root(v):
     return 0.0 if v == 0.0 else 1.0 / math.sqrt(v)
 
 
+@register_jitable
+def mean_and_rest(total, lost, width):
+    """(total + lost) / width as the sum of two numbers."""
+    mean = total / width
+    return mean, (fused(-mean, float(width), total) + lost) / width
+
+
 def statistics(centre, tag, x, work, width, eps):
     """(mean, rest, r, q) of a row: x - mean(x) is (x - mean) - rest; both are 0 in RMSNorm.
 
@@ -152,8 +159,7 @@ def _statistics(centre, tag, x, work, width, eps):
     def of_layer_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
         total, lost, square = sums(width, (tag, x, work, q))
-        mean = total / width
-        rest = (fused(-mean, float(width), total) + lost) / width
+        mean, rest = mean_and_rest(total, lost, width)
         variance = square / width - mean * mean
         # Where mean^2 is more than a quarter of the mean square, rounding errors of both would
         # show in their difference: so a second pass, which has the mean to subtract.
