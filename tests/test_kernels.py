@@ -95,6 +95,18 @@ def test_any_axes(host: Subject, op: str, axis: Any) -> None:
     _assert_as_formulas(host, op, [dy, x, scale, bias], axis=axis)
 
 
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_residual(host: Subject, op: str, dtype: str, axis: int) -> None:
+    """One pass gives the sum, rounded, and its norm."""
+    residual, x, scale, bias = _arrays((66, 66), dtype)
+    y, total = host.run(f"add_{op}", x, residual, scale, bias, axis=axis)
+    wide = x.astype(np.float64) + residual.astype(np.float64)
+    assert_same_bits(
+        total, wide.astype(np.float32 if dtype != "float64" else dtype).astype(x.dtype)
+    )
+    assert_same_bits(y, host.run(op, total, scale, bias, axis=axis))
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_bits_do_not_depend_on_threads(
     host: Subject, op: str, threads: int, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,32 @@ def forward_to(
     return _filled(out, target, call.axes)
 
 
+def add_forward(
+    norm: Norm, x: Array, residual: Array, scale: Array | None, bias: Array | None, call: Call
+) -> tuple[Array, Array]:
+    """(norm of total, total = x + residual) in one pass over both."""
+    scale, bias = _contiguous(scale), _contiguous(bias)
+    x_rows, residual_rows = _in_rows(x, call.axes), _in_rows(residual, call.axes)
+    y, total = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    y_rows, total_rows = (_target(a, x, x_rows, call.axes) for a in (y, total))
+    rows, width = _size(x_rows, call.axes)
+    cpu.loops().forward(
+        _CENTRE[norm.name],
+        dtype_name(x.dtype),
+        _rows(x_rows, call.axes),
+        _rows(y_rows, call.axes),
+        _parameter(scale),
+        _parameter(bias),
+        rows,
+        width,
+        call.eps,
+        cpu.default_threads(),
+        _rows(residual_rows, call.axes),
+        _rows(total_rows, call.axes),
+    )
+    return _filled(y, y_rows, call.axes), _filled(total, total_rows, call.axes)
+
+
 def _vjp(
     norm: Norm, dy: Array, x: Array, scale: Array | None, bias: Array | None, call: Call
 ) -> tuple[Array, Array | None, Array | None]:

@@ -280,6 +280,9 @@ def _add_norm(
 ) -> tuple[Array, Array]:
     call = _check(norm, x, scale, bias, residual=residual, **options)
     _checks.same_dtype("residual", residual, x)
+    kernel = choose(KERNELS, x, call)
+    if kernel is _cpu.KERNEL:
+        return _cpu.add_forward(norm, x, residual, scale, bias, call)
     with ARITHMETIC.scope():
         total = residual_sum(ARITHMETIC, x, residual)
-    return choose(KERNELS, x, call).forward(norm, total, scale, bias, call), total
+    return kernel.forward(norm, total, scale, bias, call), total

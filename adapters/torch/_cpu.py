@@ -51,6 +51,42 @@ def _forward(
     return y if target is y else _filled(y, target, call.axes)
 
 
+def add_forward(
+    norm: Norm,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+) -> tuple[Tensor, Tensor]:
+    """(norm of total, total = x + residual) in one pass, where both have rows."""
+    total, y = torch.empty_like(x), torch.empty_like(x)
+    arrays = (x, residual, total, y)
+    if not all(_has_rows(t, call.axes) for t in arrays):
+        total = x + residual
+        return _forward(norm, total, weight, bias, call), total
+    weight, bias = _contiguous(weight), _contiguous(bias)
+    for result in (total, y):
+        ask_for_large_pages(result.data_ptr(), result.nbytes)
+    rows, width = _size(x, call.axes)
+    x_rows, residual_rows, total_rows, y_rows = (_rows(t, call.axes, width) for t in arrays)
+    cpu.loops().forward(
+        _CENTRE[norm.name],
+        _NAMES[x.dtype],
+        x_rows,
+        y_rows,
+        _parameter(weight),
+        _parameter(bias),
+        rows,
+        width,
+        call.eps,
+        torch.get_num_threads(),
+        residual_rows,
+        total_rows,
+    )
+    return y, total
+
+
 def _vjp(
     norm: Norm, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -14,7 +14,7 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
-from ._cpu import small_forward
+from ._cpu import add_forward, small_forward
 from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_vjp
 
 HOST = _checks.Host("torch", Tensor)
@@ -286,6 +286,11 @@ def _add_norm(
 ) -> tuple[Tensor, Tensor]:
     _check(norm, x, weight, bias, *options, residual=residual)
     _checks.same_dtype("residual", residual, x)
+    if not torch.compiler.is_compiling():
+        call, kernel, plain, _ = _known(norm, x, weight, bias, options)
+        seen = _formula_is_needed() or _operator_is_needed(x, residual, weight, bias)
+        if kernel is KERNELS[0] and plain and _are_plain(residual) and not seen:
+            return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
     return _norm(norm, total, weight, bias, *options), total
 
