@@ -13,8 +13,8 @@ from normkit.conventions import PRESETS
 PAGE = Path(__file__).parent / "conventions.md"
 _SAID = {
     "original": "installed original",
+    "source": "published formula; its source, by hand",
     "formula": "published formula",
-    "unchecked": "not checked",
 }
 
 
@@ -49,7 +49,8 @@ def steps(c: Convention) -> list[str]:
     x = _BFLOAT16.of(c.input) or "bfloat16"
     statistics = _BFLOAT16.of_statistics(c)
     s = _BFLOAT16.of(c.scale) or "bfloat16"
-    d = x if c.kind == "rms_norm" else promoted(x, statistics)
+    gated = x if c.gate != "before" else promoted(x, statistics)
+    d = gated if c.kind != "layer_norm" else promoted(x, statistics)
     operands = {
         "normalize_first": ((d, statistics), s),
         "scale_statistic": ((statistics, s), d),
@@ -61,7 +62,11 @@ def steps(c: Convention) -> list[str]:
     first = promoted(one, other)
     between = _BFLOAT16.of(c.between) or first
     second = promoted(between, last)
-    y = _BFLOAT16.of(c.output) or second
+    norm, result = second, _BFLOAT16.of(c.output)
+    if c.gate == "after":
+        second = promoted(second, statistics)
+    else:
+        norm = result or second
     names = _PRODUCTS[c.order]
     if c.root == "divide":
         names = (names[0].replace("d r", "d / root"), names[1])
@@ -70,8 +75,14 @@ def steps(c: Convention) -> list[str]:
         "exact" if c.statistics == "exact" else _SHORT[statistics],
         f"{names[0]:9}{_rounding(first, between)}",
         _scale(c, s),
-        f"{names[1]:9}{_rounding(second, y)}",
+        f"{names[1]:9}{_rounding(promoted(between, last), norm)}",
+        *_gate(c, gated, _rounding(second, result or second)),
     ]
+
+
+def _gate(c: Convention, x: str, y: str) -> list[str]:
+    """The product with the activation a."""
+    return {None: [], "before": [f"x a  {_SHORT[x]}"], "after": [f"y a  {y}"]}[c.gate]
 
 
 def _scale(c: Convention, dtype: str) -> str:
@@ -86,7 +97,8 @@ def _rounding(computed: str, kept: str) -> str:
 
 def picture(kind: str) -> str:
     """A row of steps for each preset, as a block of plain text."""
-    rows = [["", "x", "statistics", "first product", "s", "second product"]]
+    gate = ["gate"] if kind == "gated_rms_norm" else []
+    rows = [["", "x", "statistics", "first product", "s", "second product", *gate]]
     rows += [[name, *steps(preset.convention)] for name, preset in PRESETS[kind].items()]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [

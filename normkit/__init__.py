@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from normkit import conventions as conventions
 from normkit._convention import Convention as Convention
+from normkit._gated import gated_rms_norm as gated_rms_norm
+from normkit._gated import gated_rms_norm_vjp as gated_rms_norm_vjp
 from normkit._layer_norm import layer_norm as layer_norm
 from normkit._layer_norm import layer_norm_vjp as layer_norm_vjp
 from normkit._residual import add_layer_norm as add_layer_norm
@@ -32,6 +34,8 @@ __all__ = [
     "add_rms_norm",
     "conventions",
     "convert_scale",
+    "gated_rms_norm",
+    "gated_rms_norm_vjp",
     "identify",
     "layer_norm",
     "layer_norm_vjp",

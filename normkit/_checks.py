@@ -222,7 +222,7 @@ def same_kind(given: str, wanted: str) -> None:
     """A convention must be one of the norm that it is passed to."""
     if given != wanted:
         raise ValueError(
-            f"the convention must be one of {wanted}, as order, root and eps differ between the "
+            f"the convention must be one of {wanted}, as gate, order, root and eps differ between the "
             f"norms; got one of {given}; pass one with kind={wanted!r}"
         )
 
@@ -296,9 +296,13 @@ def whole(field: str, value: Any) -> int:
     return int(value)
 
 
+_GATE_FIX = {True: "gate='before' or gate='after'", False: "kind='gated_rms_norm'"}
+
+
 def no_contradiction(c: Any) -> None:
     """The fields of the convention ``c`` must have a meaning together."""
-    rms, exact = c.kind == "rms_norm", c.statistics == "exact"
+    rms, exact = c.kind != "layer_norm", c.statistics == "exact"
+    gated = c.kind == "gated_rms_norm"
     a_dtype = "pass the dtype of the statistics"
     for contradiction, reason in (
         (
@@ -318,6 +322,24 @@ def no_contradiction(c: Any) -> None:
                 "order='scale_input' must go with kind='rms_norm', as no layer_norm scales before "
                 "the statistics; pass another order"
             ),
+        ),
+        (
+            not rms and c.reduction != "mean",
+            (
+                f"reduction={c.reduction!r} must go with kind='rms_norm', as a variance is a mean; "
+                "leave it out"
+            ),
+        ),
+        (
+            gated == (c.gate is None),
+            (
+                f"gate={c.gate!r} must go with kind={'rms_norm' if gated else 'gated_rms_norm'!r}, "
+                f"got kind={c.kind!r}; pass {_GATE_FIX[gated]}"
+            ),
+        ),
+        (
+            not gated and c.activation != "silu",
+            f"activation={c.activation!r} must go with a gate, and {c.kind} has none; leave it out",
         ),
         (
             not rms and c.partial != 1,
@@ -476,11 +498,10 @@ def probe_width(width: Any, least: int) -> None:
 
 
 def probe_dtypes(dtypes: Sequence[str]) -> None:
-    """Probes come in the library's dtypes, float32 among them."""
-    unknown = [d for d in dtypes if d not in FLOAT_DTYPES]
-    if unknown or "float32" not in dtypes:
+    """Probes come in the library's dtypes."""
+    if not dtypes or any(d not in FLOAT_DTYPES for d in dtypes):
         raise ValueError(
-            f"dtypes must be float32 and any of {', '.join(FLOAT_DTYPES)}; got {tuple(dtypes)}; "
+            f"dtypes must be some of {', '.join(FLOAT_DTYPES)}; got {tuple(dtypes)}; "
             "pass for example ('float32', 'bfloat16')"
         )
 

@@ -22,10 +22,11 @@ DTYPE_RULES = (
 )
 
 _PERMITTED: dict[str, tuple[Any, ...]] = {
-    "kind": ("rms_norm", "layer_norm"),
+    "kind": ("rms_norm", "layer_norm", "gated_rms_norm"),
     "eps_place": ("inside", "outside", "floor"),
     "input": (None, "scale", "promote", "at_least_float32", *DTYPES),
     "statistics": ("exact", "x", "float32", "at_least_float32"),
+    "reduction": ("mean", "sum"),
     "variance": ("two_pass", "fused", "fast", "fast_clamped"),
     "root": ("reciprocal", "rsqrt", "divide"),
     "order": ("normalize_first", "scale_statistic", "scale_first", "scale_input", "affine"),
@@ -34,6 +35,8 @@ _PERMITTED: dict[str, tuple[Any, ...]] = {
     "offset_added": ("after_cast", "before_cast"),
     "bias": (None, *DTYPE_RULES),
     "output": (None, *DTYPE_RULES),
+    "gate": (None, "before", "after"),
+    "activation": ("silu", "sigmoid"),
 }
 
 
@@ -55,7 +58,7 @@ class Convention:
     x, else float64. None leaves the dtype that comes out.
 
     Args:
-        kind: "rms_norm" or "layer_norm".
+        kind: "rms_norm", "layer_norm" or "gated_rms_norm": the function that takes it.
         eps: What ``eps=None`` stands for, in units of x squared, or of x where ``eps_place`` is
             not "inside". "machine" is the spacing of numbers at 1 in the statistics' dtype.
         eps_place: "inside": r = 1 / sqrt(mean(d^2) + eps). "outside":
@@ -67,6 +70,8 @@ class Convention:
             the sum is float32 and the mean is rounded once, as frameworks do). "x" is the dtype
             that x has after ``input``. "exact" is normkit's own: float64, LayerNorm's mean
             subtracted twice, and r = 0 for a row of zeros at eps 0.
+        reduction: "mean": r as above. "sum": not LayerNorm; the sum of d^2 in place of its mean,
+            which is n = 1 in the formulas of ``eps_place``. The result has the length 1.
         variance: LayerNorm only. "two_pass": mean((x - mean)^2). "fused": one operation, rounded
             once. "fast": mean(x^2) - mean^2. "fast_clamped": that, at least 0.
         root: "reciprocal" rounds the root, then its reciprocal. "rsqrt" rounds 1 / sqrt once.
@@ -80,10 +85,14 @@ class Convention:
         offset_added: "after_cast": to the cast scale. "before_cast": in scale's own dtype.
         bias: Cast of bias.
         output: Cast of the result.
-        partial: RMSNorm only: the share of the features, the first int(partial n), whose mean
+        partial: Not LayerNorm: the share of the features, the first int(partial n), whose mean
             square is taken; all are scaled by it.
         groups: Number of equal parts of a row, each with its own statistics. scale and bias run
             over the whole row. With several axes the row is flattened in ascending order.
+        gate: Gated RMSNorm only. "before": x, cast as ``input`` has it, times the activation is
+            normalised. "after": the norm, before the cast ``output``, times the activation.
+        activation: Of the gate, which is cast to the dtype of the statistics: "silu",
+            g / (1 + exp(-g)), or "sigmoid", 1 / (1 + exp(-g)); one operation.
 
     Raises:
         TypeError: eps, offset, partial or groups is no number.
@@ -117,6 +126,9 @@ class Convention:
     output: str | None = "x"
     partial: float = 1.0
     groups: int = 1
+    reduction: str = "mean"
+    gate: str | None = None
+    activation: str = "silu"
 
     # ``text`` of each instance, made once: torch.compile can read an attribute, not make JSON.
     _text: ClassVar[str]
@@ -169,6 +181,8 @@ class Convention:
             and self.output == "x"
             and self.partial == 1
             and self.groups == 1
+            and self.reduction == "mean"
+            and self.gate is None
         )
 
     def with_dtype(self, dtype: str) -> "Convention":

@@ -20,12 +20,12 @@ class Norm(NamedTuple):
     ``forward(ar, x, scale, bias, eps, axes) -> y`` and
     ``vjp(ar, dy, x, scale, bias, eps, axes) -> (dx, dscale, dbias)`` take checked arguments:
     ``ar`` the `Arithmetic`, scale and bias None or broadcastable to x with as many axes, axes
-    ascending and non-negative.
+    ascending and non-negative. Those of the gated norm take more (normkit._gated).
     """
 
     name: str
     forward: Callable[..., Array]
-    vjp: Callable[..., tuple[Array, Array | None, Array | None]]
+    vjp: Callable[..., Any]
 
 
 class Call(NamedTuple):

@@ -8,8 +8,8 @@ from normkit import _checks
 from normkit._convention import Convention
 
 ORIGINAL = "original"
+SOURCE = "source"
 FORMULA = "formula"
-UNCHECKED = "unchecked"
 
 
 class Preset(NamedTuple):
@@ -20,7 +20,9 @@ class Preset(NamedTuple):
         source: The implementations that it follows.
         checked: "original": compared with an installed original (tests/test_parity.py).
             "formula": compared with the published formula in the framework's operations, which
-            checks the roundings, not the claim about the implementation. "unchecked": neither.
+            checks the roundings, not the claim about the implementation. "source": that too, and
+            the original's own source, of the version named, was run by hand and agrees: it is not
+            installed, as it would bring too much.
     """
 
     convention: Convention
@@ -34,6 +36,10 @@ def _preset(source: str, checked: str, **fields: Any) -> Preset:
 
 def _layer(source: str, checked: str, **fields: Any) -> Preset:
     return _preset(source, checked, kind="layer_norm", **{"eps": 1e-5, **fields})
+
+
+def _gated(source: str, checked: str, **fields: Any) -> Preset:
+    return _preset(source, checked, kind="gated_rms_norm", **fields)
 
 
 _F32: dict[str, Any] = {"input": "float32", "statistics": "float32"}  # x.to(float32) at the outset
@@ -83,24 +89,23 @@ _RMS_NORM = {
         **_UP,
     ),
     "llama": _preset(
-        "transformers LlamaRMSNorm and 141 classes alike (Mistral, Qwen2, Qwen3, Phi3, GLM4 ...); "
-        "Mamba2's gated norm without its gate, with groups",
+        "transformers LlamaRMSNorm and 141 classes alike (Mistral, Qwen2, Qwen3, Phi3, GLM4 ...)",
         ORIGINAL,
         **_F32,
         between="x",
         output=None,
     ),
     "llama_x": _preset(
-        "the norm inside transformers Qwen3NextRMSNormGated; Liger's llama mode",
+        "Liger's llama mode; the norm inside transformers Qwen3NextRMSNormGated",
         ORIGINAL,
         **_F32,
         between="x",
     ),
     "llama_w": _preset("vLLM's native RMSNorm, unsloth", FORMULA, **_F32, between="scale"),
     "qwen_olmo_core": _preset(
-        "OLMo-core QwenRMSNorm", UNCHECKED, **_F32, between="x", scale="x", bias="x"
+        "OLMo-core 3.0.0 QwenRMSNorm", SOURCE, **_F32, between="x", scale="x", bias="x"
     ),
-    "mlx": _preset("mlx.core.fast.rms_norm", FORMULA, **_MLX),
+    "mlx": _preset("mlx.core.fast.rms_norm", ORIGINAL, **_MLX),
     "t5": _preset(
         "transformers T5LayerNorm, MT5, Idefics, Pix2Struct; apex manual_rms_norm",
         ORIGINAL,
@@ -114,7 +119,7 @@ _RMS_NORM = {
         **_F32,
     ),
     "olmo1": _preset(
-        "ai2-olmo RMSLayerNorm", UNCHECKED, **_F32, eps=1e-5, between="x", output=None
+        "ai2-olmo 0.6.0 RMSLayerNorm", SOURCE, **_F32, eps=1e-5, between="x", output=None
     ),
     "gemma": _preset(
         "transformers GemmaRMSNorm, Gemma2, Gemma3, Qwen3Next, T5Gemma; scale is stored less 1",
@@ -134,8 +139,8 @@ _RMS_NORM = {
         "transformers Gemma3nRMSNorm, Gemma4, Helium, Moshi", ORIGINAL, **_F32, scale="float32"
     ),
     "gemma_flax": _preset(
-        "google-deepmind/gemma RMSNorm, eager",
-        FORMULA,
+        "gemma 3.3.0 (google-deepmind) RMSNorm, eager",
+        SOURCE,
         **_RAW,
         root="rsqrt",
         offset=1.0,
@@ -168,11 +173,11 @@ _RMS_NORM = {
         output=None,
     ),
     "maxtext": _preset(
-        "MaxText RMSNorm without offset", UNCHECKED, **_F32, root="rsqrt", between="x", scale="x"
+        "MaxText RMSNorm without offset", FORMULA, **_F32, root="rsqrt", between="x", scale="x"
     ),
     "maxtext_offset": _preset(
-        "MaxText RMSNorm with scale_offset 1",
-        UNCHECKED,
+        "MaxText RMSNorm with scale_offset 1 (up to 2025: maxtext with offset=1.0)",
+        FORMULA,
         **_F32,
         root="rsqrt",
         scale="float32",
@@ -196,8 +201,8 @@ _RMS_NORM = {
         order="scale_first",
     ),
     "l2max": _preset(
-        "norms made of torch F.normalize: x-transformers, Wan VAE",
-        FORMULA,
+        "norms made of torch F.normalize: x-transformers 2.31.10 RMSNorm, Wan VAE",
+        SOURCE,
         **_RAW,
         eps=1e-12,
         eps_place="floor",
@@ -206,11 +211,17 @@ _RMS_NORM = {
     ),
     "l2max_factor": _preset(
         "the query part of transformers ZayaQKNorm",
-        UNCHECKED,
+        ORIGINAL,
         **_RAW,
         eps="machine",
         eps_place="floor",
         output=None,
+    ),
+    "l2sum": _preset(
+        "xformers rms_norm by its docstring (its kernel divides by n): rows of length 1",
+        FORMULA,
+        **_F32,
+        reduction="sum",
     ),
     "imagegpt": _preset(
         "transformers ImageGPTLayerNorm", ORIGINAL, **_RAW, eps=1e-5, root="divide", output=None
@@ -224,8 +235,8 @@ _RMS_NORM = {
         output=None,
     ),
     "onnx": _preset(
-        "ONNX RMSNormalization-23",
-        FORMULA,
+        "ONNX RMSNormalization-23, as its specification spells it out",
+        ORIGINAL,
         **_F32,
         eps=1e-5,
         root="divide",
@@ -236,7 +247,7 @@ _RMS_NORM = {
     "apex_mixed": _preset("apex MixedFusedRMSNorm", FORMULA, **_F32, eps=1e-5, output="scale"),
     "te": _preset("TransformerEngine RMSNorm", FORMULA, **_TE),
     "te_zero_centered": _preset(
-        "TransformerEngine RMSNorm, zero_centered_gamma", UNCHECKED, **_TE, offset=1.0
+        "TransformerEngine RMSNorm, zero_centered_gamma", FORMULA, **_TE, offset=1.0
     ),
     "ds4_unweighted": _preset(
         "transformers DeepseekV4UnweightedRMSNorm",
@@ -270,7 +281,16 @@ _LAYER_NORM = {
         between="x",
         output=None,
     ),
-    "mlx": _layer("mlx.core.fast.layer_norm", FORMULA, **_MLX),
+    "mlx": _layer("mlx.core.fast.layer_norm", ORIGINAL, **_MLX),
+    "onnx": _layer(
+        "ONNX LayerNormalization-17, as its specification spells it out",
+        ORIGINAL,
+        **_F32,
+        variance="fast",
+        root="divide",
+        between="x",
+        output="scale",
+    ),
     "olmo_np": _layer("transformers OlmoLayerNorm", ORIGINAL, **_F32, variance="fused"),
     "ln1p": _layer(
         "transformers NemotronLayerNorm1P, VideoPrism; scale is stored less 1",
@@ -335,12 +355,49 @@ _LAYER_NORM = {
         output=None,
     ),
     "apex_mixed": _layer(
-        "apex MixedFusedLayerNorm", UNCHECKED, **_F32, variance="fused", output="scale"
+        "apex MixedFusedLayerNorm", FORMULA, **_F32, variance="fused", output="scale"
+    ),
+}
+
+_GATED_RMS_NORM = {
+    "standard": _gated(
+        "normkit: exact statistics, rounded once; gate after the norm",
+        ORIGINAL,
+        **_WIDE,
+        gate="after",
+    ),
+    "gated_pre": _gated(
+        "transformers MambaRMSNormGated (Mamba2), Bamba, NemotronH, Zamba2, GraniteMoeHybrid, "
+        "each with groups",
+        ORIGINAL,
+        **_F32,
+        between="x",
+        output=None,
+        gate="before",
+    ),
+    "gated_post": _gated(
+        "transformers Qwen3NextRMSNormGated, Qwen3_5, OlmoHybrid",
+        ORIGINAL,
+        **_F32,
+        between="x",
+        gate="after",
+    ),
+    "gated_sigmoid": _gated(
+        "transformers KimiLinearRMSNormGated, BailingHybrid, Glm5Next, LaraMini",
+        ORIGINAL,
+        **_F32,
+        scale="float32",
+        gate="after",
+        activation="sigmoid",
     ),
 }
 
 PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
-    {"rms_norm": MappingProxyType(_RMS_NORM), "layer_norm": MappingProxyType(_LAYER_NORM)}
+    {
+        "rms_norm": MappingProxyType(_RMS_NORM),
+        "layer_norm": MappingProxyType(_LAYER_NORM),
+        "gated_rms_norm": MappingProxyType(_GATED_RMS_NORM),
+    }
 )
 
 # Plain dicts, which torch.compile can look into.
@@ -350,6 +407,7 @@ _CONVENTIONS = {
 }
 RMS_NORM: Mapping[str, Convention] = MappingProxyType(_CONVENTIONS["rms_norm"])
 LAYER_NORM: Mapping[str, Convention] = MappingProxyType(_CONVENTIONS["layer_norm"])
+GATED_RMS_NORM: Mapping[str, Convention] = MappingProxyType(_CONVENTIONS["gated_rms_norm"])
 
 
 def convention_of(given: Any, kind: str) -> Convention:

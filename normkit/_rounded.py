@@ -11,7 +11,7 @@ from normkit._arithmetic import Arithmetic, Array
 from normkit._checks import Axes, dtype_name
 from normkit._convention import Convention
 from normkit._parts import over_parts
-from normkit._statistics import centre, inverse_root_mean_square, parameter_gradient, unscaled
+from normkit._statistics import centre, parameter_gradient, unscaled
 from normkit._values import (
     Dtypes,
     Value,
@@ -33,12 +33,21 @@ def rounded_forward(
     eps: float,
     axes: Axes,
     c: Convention,
+    gate: Array | None = None,
 ) -> Array:
-    """d r s + bias, in the order and with the casts of ``c``."""
+    """d r s + bias, in the order and with the casts of ``c``; times the activation of ``gate``."""
     dtypes = dtypes_of(x, scale, bias)
     s = _scale(_value(ar, scale), c, dtypes)
     b = _cast(_value(ar, bias), dtypes.of(c.bias))
-    y = _norm(over_parts(ar, c), Value(ar, ar.widen(x), dtypes.x), s, b, eps, axes, c, dtypes)
+    z = Value(ar, ar.widen(x), dtypes.x).to(dtypes.of(c.input))
+    factor = _cast(_value(ar, gate), dtypes.of_statistics(c))
+    if factor is not None:
+        factor = factor.like(activated(ar, factor.held, c)[0])
+    if c.gate == "before":
+        z = _times(z, factor)
+    y = _norm(over_parts(ar, c), z, s, b, eps, axes, c, dtypes)
+    if c.gate == "after":
+        y = _times(y, factor)
     y = y.to(dtypes.of(c.output))
     named = {dtype_name(a.dtype): a.dtype for a in (x, scale, bias) if a is not None}
     return ar.narrow(y.held, named.get(y.dtype) or ar.dtype_called(y.dtype))
@@ -55,7 +64,6 @@ def _norm(
     dtypes: Dtypes,
 ) -> Value:
     between = dtypes.of(c.between)
-    x = x.to(dtypes.of(c.input))
     if c.order == "scale_input":
         x, s = _times(x, s).to(between), None
     x = Value(ar, x.held, x.dtype)  # from here on, sums run over the parts of a row
@@ -64,7 +72,7 @@ def _norm(
         x = d if m is None else d + m
     else:
         z = x.to(dtypes.of_statistics(c))
-        m = None if c.kind == "rms_norm" else mean(z, axes)
+        m = mean(z, axes) if c.kind == "layer_norm" else None
         d = x if m is None else x - m
         if c.root == "divide":
             return _plus(_times(_over_root(d, z, m, eps, axes, c).to(between), s), b)
@@ -112,6 +120,20 @@ def _plus(a: Value, b: Value | None) -> Value:
     return a if b is None else a + b
 
 
+def activated(ar: Arithmetic, g: Any, c: Convention) -> tuple[Any, Any]:
+    """The activation of a wide gate g, and its slope. Not rounded.
+
+    exp sees no positive number: an infinite one would make NaN of the derivatives.
+    """
+    xp, negative = ar.xp, g < 0
+    e = xp.exp(xp.where(negative, g, -g))
+    one = xp.ones_like(e)
+    sigmoid, rest = xp.where(negative, e, one) / (1.0 + e), xp.where(negative, one, e) / (1.0 + e)
+    if c.activation == "sigmoid":
+        return sigmoid, sigmoid * rest
+    return g * sigmoid, sigmoid * (1.0 + g * rest)
+
+
 # ---- statistics --------------------------------------------------------------------------------
 
 
@@ -125,17 +147,19 @@ def _exact_statistics(
     """
     ar = x.ar
     rows, wide_eps, _q = _scaled_rows(ar, x.held, x.dtype, eps, axes, c)
-    if c.kind == "rms_norm":
-        d, m = Value(ar, rows, x.dtype), None
-    else:
+    if c.kind == "layer_norm":
         d = Value(ar, centre(ar, rows, axes), "float64")
         m = Value(ar, rows - d.held, "float64")
-    if c.eps_place == "inside":
-        r = inverse_root_mean_square(ar, d.held, wide_eps, axes)
     else:
-        square = ar.sum(d.held * d.held, axes) / ar.count(d.held, axes)
-        r, _ = _smooth_factor(ar, square, ar.count(d.held, axes), wide_eps, c)
+        d, m = Value(ar, rows, x.dtype), None
+    n = _divisor(ar, d.held, axes, c)
+    r, _ = _smooth_factor(ar, ar.sum(d.held * d.held, axes) / n, n, wide_eps, c)
     return d, m, Value(ar, r, "float64")
+
+
+def _divisor(ar: Any, x: Any, axes: Axes, c: Convention) -> Any:
+    """What the sum of squares is divided by."""
+    return ar.count(x, axes) if c.reduction == "mean" else 1
 
 
 def _scaled_rows(
@@ -150,10 +174,10 @@ def _scaled_rows(
 
 
 def _mean_square(z: Value, m: Value | None, axes: Axes, c: Convention) -> Value:
-    """mean(d^2): of z itself without a mean ``m``, else the variance in the form of ``c``."""
+    """mean(d^2), or the sum: of z itself without a mean ``m``, else the variance in the form of ``c``."""
     ar = z.ar
     if m is None:
-        return mean(z * z, axes)
+        return mean(z * z, axes, _divisor(ar, z.held, axes, c))
     if c.variance == "fused":
         n = ar.count(z.held, axes)
         d = z.held - ar.sum(z.held, axes) / n
@@ -177,10 +201,10 @@ def _factor(z: Value, m: Value | None, eps: float, axes: Axes, c: Convention) ->
             under = ar.round_to(under, work)
         return v.like(ar.round_to(1.0 / under, work))
     if c.eps_place == "outside":
-        outside = _root_and_eps(z, m, eps, axes)
+        outside = _root_and_eps(z, m, eps, axes, c)
         return outside.like(1.0 / outside.held)
-    length = _floored_length(z, m, eps, axes)
-    return length.like(ar.number_in(math.sqrt(ar.count(z.held, axes)), z.dtype) / length.held)
+    length, n = _floored_length(z, m, eps, axes), _divisor(ar, z.held, axes, c)
+    return by_constant(length.like(1.0 / length.held), math.sqrt(n))  # as PyTorch divides a number
 
 
 def _over_root(d: Value, z: Value, m: Value | None, eps: float, axes: Axes, c: Convention) -> Value:
@@ -188,9 +212,9 @@ def _over_root(d: Value, z: Value, m: Value | None, eps: float, axes: Axes, c: C
     if c.eps_place == "inside":
         return d / root(_mean_square(z, m, axes, c) + eps)
     if c.eps_place == "outside":
-        return d / _root_and_eps(z, m, eps, axes)
+        return d / _root_and_eps(z, m, eps, axes, c)
     length = _floored_length(z, m, eps, axes)
-    return by_constant(d / length, math.sqrt(z.ar.count(z.held, axes)))
+    return by_constant(d / length, math.sqrt(_divisor(z.ar, z.held, axes, c)))
 
 
 def _floored_length(z: Value, m: Value | None, eps: float, axes: Axes) -> Value:
@@ -201,10 +225,10 @@ def _floored_length(z: Value, m: Value | None, eps: float, axes: Axes) -> Value:
     return Value(z.ar, xp.where(held < least, xp.zeros_like(held) + least, held), length.dtype)
 
 
-def _root_and_eps(z: Value, m: Value | None, eps: float, axes: Axes) -> Value:
+def _root_and_eps(z: Value, m: Value | None, eps: float, axes: Axes, c: Convention) -> Value:
     """|d| / sqrt(n) + eps."""
     length = norm(z if m is None else z - m, axes)
-    return by_constant(length, z.ar.count(z.held, axes) ** -0.5) + eps
+    return by_constant(length, _divisor(z.ar, z.held, axes, c) ** -0.5) + eps
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -244,23 +268,79 @@ def smooth_vjp(
     )
 
 
+def smooth_gated_vjp(
+    ar: Arithmetic,
+    dy: Array,
+    x: Array,
+    gate: Array,
+    scale: Array | None,
+    bias: Array | None,
+    eps: float,
+    axes: Axes,
+    c: Convention,
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """``(dx, dgate, dscale, dbias)`` of a gated norm without its roundings, rounded once.
+
+    Before the norm, z = x a: dx = dz a and dgate = dz x a'. After it: the gradients of the norm n
+    for dy a, and dgate = dy n a'.
+    """
+    wide_x, wide_dy = ar.widen(x), ar.widen(dy)
+    a, slope = activated(ar, ar.widen(gate), c)
+    if c.gate == "before":
+        dz, dscale, dbias = smooth_vjp(ar, dy, wide_x * a, scale, bias, eps, axes, c)
+        dx, dgate = dz * a, dz * wide_x * slope
+    else:
+        dx, dscale, dbias = smooth_vjp(ar, wide_dy * a, wide_x, scale, bias, eps, axes, c)
+        dgate = wide_dy * _smooth_norm(ar, wide_x, scale, bias, eps, axes, c) * slope
+    return ar.narrow(dx, x.dtype), ar.narrow(dgate, gate.dtype), dscale, dbias
+
+
+def _smooth_norm(
+    ar: Arithmetic,
+    x: Any,
+    scale: Array | None,
+    bias: Array | None,
+    eps: float,
+    axes: Axes,
+    c: Convention,
+) -> Any:
+    """d r s + bias of wide x, not rounded."""
+    parts = over_parts(ar, c)
+    s = None if scale is None else ar.widen(scale) + c.offset
+    first = c.order == "scale_input" and s is not None
+    rows, wide_eps, _ = _scaled_rows(parts, x * s if first else x, "float64", eps, axes, c)
+    d, r, _ = _smooth_statistics(parts, rows, wide_eps, axes, c)
+    h = d * r
+    y = h if s is None or first else h * s
+    return y if bias is None else y + ar.widen(bias)
+
+
 def _pullback(
     ar: Arithmetic, parts: Any, g: Any, x: Any, eps: Any, axes: Axes, c: Convention
 ) -> tuple[Any, Any]:
-    """``(dx, h)`` for the gradient g in h = d f(q), q = mean(d^2) over the k features seen.
+    """``(dx, h)`` for the gradient g in h = d f(q), q = mean(d^2) over the k features seen (or 1).
 
     dd = g f(q) + 2 f'(q) sum(g d) d / k, the second term on those features only; LayerNorm takes
     its mean off.
     """
-    d = x if c.kind == "rms_norm" else centre(parts, x, axes)
-    k = parts.count(x, axes)
-    r, slope = _smooth_factor(parts, parts.sum(d * d, axes) / k, k, eps, c)
+    d, r, slope = _smooth_statistics(parts, x, eps, axes, c)
+    k = _divisor(parts, x, axes, c)
     if c.partial == 1:
         total, seen = parts.sum(g * d, axes), d
     else:  # r scales all features, and depends on some
         total, seen = ar.sum(g * d, axes), parts.seen(d, axes)
     dd = g * r + 2.0 * slope * total * seen / k
-    return (dd if c.kind == "rms_norm" else centre(parts, dd, axes)), d * r
+    return (centre(parts, dd, axes) if c.kind == "layer_norm" else dd), d * r
+
+
+def _smooth_statistics(
+    parts: Any, x: Any, eps: Any, axes: Axes, c: Convention
+) -> tuple[Any, Any, Any]:
+    """d, r = f(q) and f'(q)."""
+    d = centre(parts, x, axes) if c.kind == "layer_norm" else x
+    k = _divisor(parts, x, axes, c)
+    r, slope = _smooth_factor(parts, parts.sum(d * d, axes) / k, k, eps, c)
+    return d, r, slope
 
 
 def _smooth_factor(ar: Any, q: Any, k: Any, eps: Any, c: Convention) -> tuple[Any, Any]:

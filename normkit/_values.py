@@ -130,11 +130,14 @@ def by_constant(a: Value, constant: float) -> Value:
     return a.like(a.held * a.ar.number_in(constant, work_dtype(a.dtype)))
 
 
-def mean(z: Value, axes: Axes) -> Value:
-    """The exact sum of a row, rounded; divided by n, rounded. In a half dtype once, at the end."""
+def mean(z: Value, axes: Axes, n: Any = None) -> Value:
+    """The exact sum of a row, rounded; divided by n, rounded. In a half dtype once, at the end.
+
+    ``n`` is the size of a row where it is not given.
+    """
     ar, work = z.ar, work_dtype(z.dtype)
     total = ar.round_to(ar.sum(z.held, axes), work)
-    return z.like(ar.round_to(total / ar.count(z.held, axes), work))
+    return z.like(ar.round_to(total / (ar.count(z.held, axes) if n is None else n), work))
 
 
 def root(v: Value) -> Value:

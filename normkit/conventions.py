@@ -1,7 +1,7 @@
 """Conventions: whose roundings a norm follows, as data.
 
-`RMS_NORM` and `LAYER_NORM` map names to a `Convention`; every function and module takes either as
-``convention``. `PRESETS` says beside each where it comes from and what it was compared with. A
+`RMS_NORM`, `LAYER_NORM` and `GATED_RMS_NORM` map names to a `Convention`; every function and module
+takes either as ``convention``. `PRESETS` says beside each where it comes from and what it was compared with. A
 convention of your own is made from scratch, or from a preset by `dataclasses.replace`.
 
 >>> from normkit.conventions import LAYER_NORM, RMS_NORM
@@ -10,6 +10,6 @@ convention of your own is made from scratch, or from a preset by `dataclasses.re
 """
 
 from normkit._convention import Convention
-from normkit._presets import LAYER_NORM, PRESETS, RMS_NORM, Preset
+from normkit._presets import GATED_RMS_NORM, LAYER_NORM, PRESETS, RMS_NORM, Preset
 
-__all__ = ["LAYER_NORM", "PRESETS", "RMS_NORM", "Convention", "Preset"]
+__all__ = ["GATED_RMS_NORM", "LAYER_NORM", "PRESETS", "RMS_NORM", "Convention", "Preset"]

@@ -295,7 +295,7 @@ MUTANTS = [
     Mutant(
         "torch.func differentiates the casts of a convention",
         "adapters/torch/_library.py",
-        "    return torch.where(torch.isfinite(smooth), followed, y)",
+        "    return torch.where(torch.isfinite(smooth), same, y)",
         "    return y",
         _select("test_convention_derivatives", "transforms_of_torch"),
     ),
@@ -433,6 +433,34 @@ MUTANTS = [
         _select("test_identify", "gets_none", "_wrong_axis"),
     ),
     Mutant(
+        "a gate multiplies what is already rounded",
+        "normkit/_rounded.py",
+        "y = _times(y, factor)\n    y = y.to(dtypes.of(c.output))",
+        "y = _times(y.to(dtypes.of(c.output)), factor)\n    y = y.to(dtypes.of(c.output))",
+        _select("test_gated", "half_an_ulp", "standard"),
+    ),
+    Mutant(
+        "the slope of silu leaves out the gate",
+        "normkit/_rounded.py",
+        "sigmoid * (1.0 + g * rest)",
+        "sigmoid",
+        _select("test_gated", "differences", "gated_pre"),
+    ),
+    Mutant(
+        "exp of a gate overflows in the backward pass",
+        "normkit/_rounded.py",
+        "ar.xp, g < 0",
+        "ar.xp, g > 0",
+        _select("test_gated", "torch_and_jax", "jax", "gated_pre"),
+    ),
+    Mutant(
+        "a sum of squares is divided by n",
+        "normkit/_rounded.py",
+        'return ar.count(x, axes) if c.reduction == "mean" else 1',
+        "return ar.count(x, axes)",
+        _select("test_gated", "length_1"),
+    ),
+    Mutant(
         "identify overlooks that softmax is no norm",
         _IDENTIFY + "_structure.py",
         "findings += _not_invariant(f, n)",
@@ -458,7 +486,7 @@ MUTANTS = [
         _IDENTIFY + "_match.py",
         "if not probe.dtypes <= allowed:",
         "if False:",
-        _select("test_identify", "without_float64", "olmo"),
+        _select("test_identify", "eight", "olmo", "both"),
     ),
     Mutant(
         "identify does not search field by field",

@@ -1,13 +1,15 @@
-"""Installed originals as ``f(x, scale, bias, eps) -> y`` on NumPy arrays."""
+"""Installed originals as ``f(x, scale, bias, eps) -> y`` on NumPy arrays; a gate comes last."""
 
 import importlib
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from normkit.cli.backends import Backend, find_backends
+from normkit.testing import dtype_of
 
 Original = Callable[..., Any]
 
@@ -18,11 +20,11 @@ def _on(label: str, function: Any) -> Original:
     """``function`` of a framework's arrays as one of NumPy's."""
     backend = _BACKENDS[label]
 
-    def run(x: Any, scale: Any, bias: Any, eps: Any) -> Any:
-        arrays = [None if a is None else backend.put(a) for a in (x, scale, bias)]
+    def run(x: Any, scale: Any, bias: Any, eps: Any, *gate: Any) -> Any:
+        put = [None if a is None else backend.put(a) for a in (x, scale, bias, *gate)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of mixed dtypes and the like: the original's affair
-            return backend.get(function(*arrays, eps))
+            return backend.get(function(*put[:3], eps, *put[3:]))
 
     return run
 
@@ -58,18 +60,18 @@ def transformers_class(
     name: str,
     module: str,
     build: Any = lambda cls, n: cls(n),
-    call: Any = lambda layer, x: layer(x),
+    call: Any = lambda layer, *inputs: layer(*inputs),
     channel_axis: bool = False,
 ) -> Original:
     """A class of transformers, with the given parameters and eps put into it."""
     cls = getattr(importlib.import_module(f"transformers.models.{module}"), name)
 
-    def run(x: Any, scale: Any, bias: Any, eps: Any) -> Any:
+    def run(x: Any, scale: Any, bias: Any, eps: Any, *gate: Any) -> Any:
         layer = build(cls, x.shape[-1])
         _put_parameters(layer, scale, bias)
         _put_eps(layer, eps)
         if not channel_axis:
-            return call(layer, x)
+            return call(layer, x, *gate)
         image = x.reshape(x.shape[0], 1, 1, -1).permute(0, 3, 1, 2).contiguous()
         return call(layer, image).permute(0, 2, 3, 1).reshape(x.shape)
 
@@ -95,14 +97,88 @@ def _put_eps(layer: Any, eps: float) -> None:
 
 
 def open_gate(layer: Any, x: Any) -> Any:
-    """A gated norm under a gate whose activation is exactly 1 in float32."""
+    """A norm gated by silu, under a gate whose silu is exactly 1 in float32."""
     import torch
 
-    gate = torch.tensor(100.0)  # its sigmoid
-    if getattr(layer, "activation", "silu") != "sigmoid":
-        candidates = 1.2784 + torch.arange(0, 1000) * 2.0**-23
-        gate = candidates[torch.nn.functional.silu(candidates) == 1][0]
+    candidates = 1.2784 + torch.arange(0, 1000) * 2.0**-23
+    gate = candidates[torch.nn.functional.silu(candidates) == 1][0]
     return layer(x, gate.expand(x.shape))
+
+
+def query_of_zaya() -> Original:
+    """The query part of ZayaQKNorm, whose eps is the spacing at 1 of the dtype of x."""
+    module: Any = importlib.import_module("transformers.models.zaya.modeling_zaya")
+
+    def run(x: Any, scale: Any, bias: Any, eps: Any) -> Any:
+        config = SimpleNamespace(head_dim=x.shape[-1], num_key_value_heads=1)
+        both = x[None, :, None]
+        return module.ZayaQKNorm(config)(both, both)[0][0, :, 0]
+
+    return on_torch(run)
+
+
+# ---- MLX and ONNX ------------------------------------------------------------------------------
+
+
+def mlx(kind: str) -> Original:
+    """mlx.core.fast's function on the CPU."""
+    mx: Any = importlib.import_module("mlx.core")
+    dtypes = {name: getattr(mx, name) for name in ("float32", "bfloat16", "float16")}
+    names = {dtype: name for name, dtype in dtypes.items()}
+
+    def put(array: Any) -> Any:
+        if array is None:
+            return None
+        return mx.array(array.astype(np.float32)).astype(dtypes[array.dtype.name])
+
+    def run(x: Any, scale: Any, bias: Any, eps: Any) -> Any:
+        if kind == "rms_norm":
+            y = mx.fast.rms_norm(put(x), put(scale), eps)
+        else:
+            y = mx.fast.layer_norm(put(x), put(scale), put(bias), eps)
+        return np.array(y.astype(mx.float32)).astype(dtype_of(names[y.dtype]))
+
+    return run
+
+
+def onnx(kind: str) -> Original:
+    """The body that the specification gives for the operator, run node by node.
+
+    A runtime is free to compute it otherwise, and onnxruntime does.
+    """
+    library: Any = importlib.import_module("onnx")
+    reference: Any = importlib.import_module("onnx.reference")
+    operator, version = {
+        "rms_norm": ("RMSNormalization", 23),
+        "layer_norm": ("LayerNormalization", 17),
+    }[kind]
+    outputs = ("Y",) if kind == "rms_norm" else ("Y", "Mean", "InvStdDev")
+
+    def body(dtypes: list[str], attributes: dict[str, Any]) -> Any:
+        helper, kinds = library.helper, library.TensorProto
+        names = ["X", "Scale", "B"][: len(dtypes)]
+        node = helper.make_node(operator, names, outputs, **attributes)
+        shapes = (("rows", "n"), ("n",), ("n",))
+        types = [
+            helper.make_tensor_type_proto(getattr(kinds, dtype.upper().replace("32", "")), shape)
+            for dtype, shape in zip(dtypes, shapes, strict=False)
+        ]
+        found = library.defs.get_schema(operator, version).get_context_dependent_function(
+            node.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+        function = library.FunctionProto()
+        function.ParseFromString(found)
+        return function
+
+    def run(x: Any, scale: Any, bias: Any, eps: Any) -> Any:
+        arrays = [a for a in (x, scale, bias) if a is not None]
+        attributes = {"axis": -1, "epsilon": eps, "stash_type": 1}
+        function = body([a.dtype.name for a in arrays], attributes)
+        evaluator = reference.ReferenceEvaluator(function)
+        inputs = dict(zip(function.input, arrays, strict=True))
+        return evaluator.run(["Y"], inputs, attributes=attributes)[0]
+
+    return run
 
 
 # ---- JAX ---------------------------------------------------------------------------------------

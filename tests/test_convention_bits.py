@@ -16,8 +16,8 @@ from normkit.testing import assert_same_bits, dtype_of
 
 _CONVENTIONS = {
     f"{kind}-{name}": preset.convention
-    for kind, presets in PRESETS.items()
-    for name, preset in presets.items()
+    for kind in ("rms_norm", "layer_norm")
+    for name, preset in PRESETS[kind].items()
 }
 # Fields that no preset has, or that none has together.
 _COMPOSED = {
@@ -25,6 +25,8 @@ _COMPOSED = {
     "exact-groups": Convention(groups=4, between="wide", scale="wide", bias="wide"),
     "exact-partial": Convention(partial=0.3, between="wide", scale="wide", bias="wide"),
     "exact-outside": Convention(eps_place="outside", between="x", output=None),
+    "exact-sum": Convention(reduction="sum", between="wide", scale="wide", bias="wide"),
+    "sum-outside": Convention(reduction="sum", statistics="x", eps_place="outside"),
     "exact-first": Convention(order="scale_first", between="bfloat16", output="float32"),
     "exact-input": Convention(order="scale_input", input="float16"),
     "exact-affine": Convention(kind="layer_norm", order="affine", groups=3, output="bfloat16"),

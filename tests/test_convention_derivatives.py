@@ -13,8 +13,8 @@ from normkit.conventions import PRESETS
 
 _ALL = {
     f"{kind}-{name}": preset.convention
-    for kind, presets in PRESETS.items()
-    for name, preset in presets.items()
+    for kind in ("rms_norm", "layer_norm")
+    for name, preset in PRESETS[kind].items()
 }
 _BY_LABEL = {s.label: s for s in subjects()[0]}
 # One of every way to take the statistics, to place eps and to order the products.

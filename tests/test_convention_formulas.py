@@ -14,6 +14,7 @@ import pytest
 from backends import HALF
 
 from normkit.cli.backends import find_backends
+from normkit.conventions import PRESETS
 from normkit.testing import assert_same_bits, dtype_of
 
 torch = pytest.importorskip("torch")
@@ -56,6 +57,11 @@ def _vitdet(x: Any, s: Any, b: Any, eps: float) -> Any:
     return s * (d / torch.sqrt(d.pow(2).mean(-1, keepdim=True) + eps)) + b
 
 
+def _apex_layer(x: Any, s: Any, b: Any, eps: float) -> Any:
+    d = x.float() - x.float().mean(-1, keepdim=True)
+    return (d * torch.rsqrt(d.pow(2).mean(-1, keepdim=True) + eps) * s + b).to(s.dtype)
+
+
 # (kind, preset, whether there is a bias, the formula)
 _Formula = Callable[[Any, Any, Any, float], Any]
 _FORMULAS: list[tuple[str, str, bool, _Formula]] = [
@@ -77,6 +83,33 @@ _FORMULAS: list[tuple[str, str, bool, _Formula]] = [
         False,
         lambda x, s, b, e: F.normalize(x, dim=-1, eps=e) * x.shape[-1] ** 0.5 * s,
     ),
+    (
+        "rms_norm",
+        "l2sum",
+        False,
+        lambda x, s, b, e: (
+            x.float() * torch.rsqrt(x.float().pow(2).sum(-1, keepdim=True) + e) * s
+        ).to(x.dtype),
+    ),
+    (
+        "rms_norm",
+        "qwen_olmo_core",
+        False,
+        lambda x, s, b, e: _up(x, e).to(x.dtype) * s.to(x.dtype),
+    ),
+    ("rms_norm", "olmo1", True, lambda x, s, b, e: s * _up(x, e).to(x.dtype) + b),
+    (
+        "rms_norm",
+        "te",
+        False,
+        lambda x, s, b, e: (_up(x.to(s.dtype), e) * s.float()).to(s.dtype),
+    ),
+    (
+        "rms_norm",
+        "te_zero_centered",
+        False,
+        lambda x, s, b, e: (_up(x.to(s.dtype), e) * (1.0 + s.float())).to(s.dtype),
+    ),
     ("rms_norm", "apex_mixed", False, lambda x, s, b, e: (_up(x, e) * s).to(s.dtype)),
     (
         "rms_norm",
@@ -89,7 +122,23 @@ _FORMULAS: list[tuple[str, str, bool, _Formula]] = [
     ("layer_norm", "deberta", True, _deberta),
     ("layer_norm", "cohere", False, _cohere),
     ("layer_norm", "vitdet", True, _vitdet),
+    (
+        "layer_norm",
+        "apex_mixed",
+        True,
+        _apex_layer,
+    ),
 ]
+
+
+def test_every_preset_is_compared_with_something() -> None:
+    """With an original or a JAX formula in test_parity, or with a formula here."""
+    compared = {(kind, name) for kind, name, _, _ in _FORMULAS}
+    elsewhere = {"gemma_flax", "paper_tf", "maxtext", "maxtext_offset"}
+    for kind, presets in PRESETS.items():
+        for name, preset in presets.items():
+            here = (kind, name) in compared or name in elsewhere
+            assert preset.checked == "original" or here, (kind, name)
 
 
 @pytest.mark.parametrize("formula", _FORMULAS, ids=lambda f: f"{f[0]}-{f[1]}")

@@ -19,7 +19,10 @@ _X = np.float32([[1, 2, 3, 6], [2, 0, 1, 5]])
 
 # (changed fields, the beginning of the text)
 _REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"kind": "batch_norm"}, "a convention's kind must be one of 'rms_norm', 'layer_norm'; got"),
+    (
+        {"kind": "batch_norm"},
+        "a convention's kind must be one of 'rms_norm', 'layer_norm', 'gated_rms_norm'; got",
+    ),
     ({"statistics": "float8"}, "a convention's statistics must be one of 'exact', 'x',"),
     ({"statistics": "x", "variance": "fast"}, "a convention's variance='fast' must go with a mean"),
     ({"order": "affine"}, "a convention's order='affine' must have a mean to fold into the bias"),
@@ -47,6 +50,16 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
         {"offset_added": "before_cast", "offset": 1.0},
         "a convention's offset_added='before_cast' must go with an offset and a cast of scale",
     ),
+    (
+        {"kind": "layer_norm", "reduction": "sum"},
+        "a convention's reduction='sum' must go with kind='rms_norm', as a variance is a mean",
+    ),
+    (
+        {"kind": "gated_rms_norm"},
+        "a convention's gate=None must go with kind='rms_norm', got kind='gated_rms_norm'; pass gate",
+    ),
+    ({"gate": "after"}, "a convention's gate='after' must go with kind='gated_rms_norm'"),
+    ({"activation": "sigmoid"}, "a convention's activation='sigmoid' must go with a gate"),
     ({"partial": 0.5, "groups": 2}, "a convention's partial=0.5 must go with groups=1"),
     ({"partial": 0}, "a convention's partial must lie in 0 < p <= 1; got 0.0"),
     ({"groups": 0}, "a convention's groups must be at least 1; got 0"),
@@ -106,7 +119,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize("function", ["rms_norm", "add_rms_norm", "rms_norm_vjp"])
 def test_a_convention_of_the_other_norm_is_refused(function: str) -> None:
     arrays = (_X,) if function == "rms_norm" else (_X, _X)
-    with pytest.raises(ValueError, match="must be one of rms_norm, as order, root and eps differ"):
+    with pytest.raises(
+        ValueError, match="must be one of rms_norm, as gate, order, root and eps differ"
+    ):
         getattr(normkit, function)(*arrays, convention=LAYER_NORM["torch"])
 
 

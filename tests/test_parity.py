@@ -21,7 +21,7 @@ import originals
 import pytest
 
 from normkit import Convention
-from normkit.conventions import LAYER_NORM, RMS_NORM
+from normkit.conventions import GATED_RMS_NORM, LAYER_NORM, RMS_NORM
 from normkit.testing import dtype_of, real_activations, ulp
 
 _BF16, _F16, _F32 = "bfloat16", "float16", "float32"
@@ -50,10 +50,15 @@ class Criterion(NamedTuple):
 # and 6 leaves room for a machine that sums in another order.
 NOISE = Criterion(1e-3, 1.0, 6.0)
 EQUAL = Criterion(0.0, 0.0, 6.0)
+# MLX adds up a row in float32 by one accumulator after the other: 13 ULP measured.
+MLX = Criterion(1e-3, 1.0, 24.0)
 
 
 class Parity(NamedTuple):
-    """One comparison; ``original`` is called only where its package is installed."""
+    """One comparison; ``original`` is called only where its package is installed.
+
+    ``own_eps`` is for an original whose eps cannot be set: it is the convention's default.
+    """
 
     label: str
     convention: Convention
@@ -62,7 +67,7 @@ class Parity(NamedTuple):
     pairs: tuple[tuple[str, str], ...] = _ALL
     scale: bool = True
     bias: bool = False
-    eps: float | None = None
+    own_eps: bool = False
 
     @property
     def package(self) -> str:
@@ -74,21 +79,56 @@ def _transformers(
     name: str, module: str, convention: Convention, *more: Any, **options: Any
 ) -> Parity:
     build = {k: options.pop(k) for k in ("build", "call", "channel_axis") if k in options}
-    module = f"{module}.modeling_{module}"
+    module, cls = f"{module}.modeling_{module}", name.split(" ")[0]
     return Parity(
         f"transformers {name}",
         convention,
-        lambda: originals.transformers_class(name, module, **build),
+        lambda: originals.transformers_class(cls, module, **build),
         *more,
         **options,
     )
+
+
+# Formulas as the sources of google-deepmind/gemma, bzhangGo/rmsnorm and MaxText have them: their
+# packages are not installed, or need not be.
+
+
+def _gemma_flax(x: Any, s: Any, b: Any, eps: float) -> Any:
+    import jax
+
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * (1 + s)
+
+
+def _paper_tf(x: Any, s: Any, b: Any, eps: float) -> Any:
+    import jax
+
+    return s * x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def _in_float32(x: Any, eps: float) -> Any:
+    import jax
+
+    x = x.astype("float32")
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def _maxtext(x: Any, s: Any, b: Any, eps: float) -> Any:
+    return _in_float32(x, eps).astype(x.dtype) * s.astype(x.dtype)
+
+
+def _maxtext_offset(x: Any, s: Any, b: Any, eps: float) -> Any:
+    return (_in_float32(x, eps) * (s.astype("float32") + 1.0)).astype(x.dtype)
 
 
 def _bare(cls: Any, n: int) -> Any:
     return cls()
 
 
-_R, _L = RMS_NORM, LAYER_NORM
+def _falcon(before: bool) -> Any:
+    return lambda cls, n: cls(n, n_groups=3, norm_before_gate=not before)
+
+
+_R, _L, _G = RMS_NORM, LAYER_NORM, GATED_RMS_NORM
 _BF16_ONLY = ((_BF16, _F32), (_BF16, _BF16), (_F32, _F32))
 _ROWS = [
     Parity("torch rms_norm", _R["torch"], lambda: originals.torch_function("rms_norm")),
@@ -133,6 +173,25 @@ _ROWS = [
         _SAME,
         bias=True,
     ),
+    Parity("jax of gemma", _R["gemma_flax"], lambda: originals.on_jax(_gemma_flax), EQUAL),
+    Parity("jax of paper_tf", _R["paper_tf"], lambda: originals.on_jax(_paper_tf), EQUAL, _SAME),
+    Parity("jax of maxtext", _R["maxtext"], lambda: originals.on_jax(_maxtext)),
+    Parity(
+        "jax of maxtext_offset",
+        _R["maxtext_offset"],
+        lambda: originals.on_jax(_maxtext_offset),
+    ),
+    Parity("mlx rms_norm", _R["mlx"], lambda: originals.mlx("rms_norm"), MLX),
+    Parity("mlx layer_norm", _L["mlx"], lambda: originals.mlx("layer_norm"), MLX, bias=True),
+    Parity("onnx RMSNormalization", _R["onnx"], lambda: originals.onnx("rms_norm"), NOISE, _SAME),
+    Parity(
+        "onnx LayerNormalization",
+        _L["onnx"],
+        lambda: originals.onnx("layer_norm"),
+        NOISE,
+        _SAME,
+        bias=True,
+    ),
     _transformers("LlamaRMSNorm", "llama", _R["llama"]),
     _transformers("GemmaRMSNorm", "gemma", _R["gemma"]),
     _transformers("Gemma2RMSNorm", "gemma2", _R["gemma"]),
@@ -160,13 +219,50 @@ _ROWS = [
     ),
     _transformers("ImageGPTLayerNorm", "imagegpt", _R["imagegpt"], EQUAL),
     _transformers("GradiumPhononTTSTimestepNorm", "gradium_phonon_tts", _R["timestep"], EQUAL),
-    _transformers("Qwen3NextRMSNormGated", "qwen3_next", _R["llama_x"], call=originals.open_gate),
-    _transformers("KimiLinearRMSNormGated", "kimi_linear", _R["gemma4"], call=originals.open_gate),
+    _transformers("Qwen3NextRMSNormGated", "qwen3_next", _G["gated_post"]),
+    _transformers(
+        "Qwen3NextRMSNormGated open", "qwen3_next", _R["llama_x"], call=originals.open_gate
+    ),
+    _transformers("OlmoHybridRMSNormGated", "olmo_hybrid", _G["gated_post"]),
+    _transformers("KimiLinearRMSNormGated", "kimi_linear", _G["gated_sigmoid"]),
     _transformers(
         "MambaRMSNormGated",
         "mamba2",
+        replace(_G["gated_pre"], groups=3),
+        build=lambda cls, n: cls(n, n // 3),
+    ),
+    _transformers(
+        "BambaRMSNormGated",
+        "bamba",
+        _G["gated_pre"],
+        build=lambda cls, n: cls(n, n),
+    ),
+    _transformers(
+        "FalconH1RMSNormGated",
+        "falcon_h1",
+        replace(_R["olmo"], kind="gated_rms_norm", gate="after", groups=3),
+        build=_falcon(before=False),
+    ),
+    _transformers(
+        "FalconH1RMSNormGated before",
+        "falcon_h1",
+        replace(_R["olmo"], kind="gated_rms_norm", gate="before", groups=3),
+        build=_falcon(before=True),
+    ),
+    _transformers(
+        "MambaRMSNormGated without gate",
+        "mamba2",
         replace(_R["llama"], groups=3),
         build=lambda cls, n: cls(n, n // 3),
+    ),
+    Parity(
+        "transformers ZayaQKNorm",
+        _R["l2max_factor"],
+        originals.query_of_zaya,
+        EQUAL,
+        _SAME,
+        scale=False,
+        own_eps=True,
     ),
     _transformers("CohereLayerNorm", "cohere", _L["cohere"]),
     _transformers("DebertaLayerNorm", "deberta", _L["deberta"], bias=True),
@@ -202,11 +298,13 @@ def test_parity(row: Parity) -> None:
 def _compare(row: Parity, original: originals.Original) -> None:
     c = row.convention
     eps = float(c.eps) if c.eps != "machine" else 1e-6
+    ours_eps = None if row.own_eps else eps
     for pair in row.pairs:
         elements = differing = 0
         for x, scale, bias in _inputs(row, *pair):
-            theirs = original(x, scale, bias, eps)
-            ours = getattr(normkit.numpy, c.kind)(x, scale, bias, eps=eps, convention=c)
+            gate = () if c.gate is None else (_gate(x),)
+            theirs = original(x, scale, bias, eps, *gate)
+            ours = getattr(normkit.numpy, c.kind)(x, *gate, scale, bias, eps=ours_eps, convention=c)
             assert ours.dtype == theirs.dtype, pair
             unit = _unit(c, x, scale, bias, ours)
             a, b = ours.astype(np.float64), theirs.astype(np.float64)
@@ -235,7 +333,7 @@ def _inputs(row: Parity, x_dtype: str, scale_dtype: str) -> Iterator[tuple[Any, 
         x = x * np.exp(rng.uniform(-spread, spread, (96, 1)))
         cases.append((x, 1 + 0.3 * rng.standard_normal(n), 0.2 * rng.standard_normal(n)))
     for case in real_activations("float32"):
-        if case.op == c.kind:
+        if case.op == c.kind.removeprefix("gated_"):
             bias = np.linspace(-1, 1, case.x.shape[-1]) if case.bias is None else case.bias
             cases.append((np.tile(case.x, (6, 1))[:96], case.scale, bias))
     for x, scale, bias in cases:
@@ -245,6 +343,10 @@ def _inputs(row: Parity, x_dtype: str, scale_dtype: str) -> Iterator[tuple[Any, 
             x.astype(dtype_of(x_dtype)),
             *(p if w else None for p, w in zip(parameters, wanted, strict=True)),
         )
+
+
+def _gate(x: Any) -> Any:
+    return (2 * np.random.default_rng(8).standard_normal(x.shape)).astype(x.dtype)
 
 
 def _unit(c: Convention, x: Any, scale: Any, bias: Any, y: Any) -> str:

@@ -25,7 +25,7 @@ def _apply(arithmetic: Any, norm: Norm, call: Call, x: Any, scale: Any, bias: An
         return apply(ar, norm, x, scale, bias, call)
 
 
-def _differentiable(rounded: Any, smooth: Any) -> Any:
+def differentiable(rounded: Any, smooth: Any) -> Any:
     """``rounded``, with the derivatives of ``smooth``, keeping nothing but its inputs."""
     function = jax.custom_jvp(rounded)
 
@@ -47,7 +47,7 @@ def _row(name: str, arithmetic: Any, smooth: Any, unsupported: Any) -> Kernel:
     ) -> Any:
         rounded = partial(_apply, arithmetic(axis_name), norm, call)
         followed = partial(_apply, smooth(axis_name), norm, call)
-        return _differentiable(rounded, followed)(x, scale, bias)
+        return differentiable(rounded, followed)(x, scale, bias)
 
     @static
     def vjp(

@@ -17,7 +17,7 @@ from ._arithmetic import ARITHMETIC
 
 Array = np.ndarray[Any, Any]
 
-_HOST = _checks.Host("numpy", (np.ndarray, np.generic))
+HOST = _checks.Host("numpy", (np.ndarray, np.generic))
 
 
 KERNELS = (_cpu.KERNEL, *formulas(lambda x: ARITHMETIC))
@@ -238,7 +238,7 @@ def layer_norm_vjp(
 
 def _check(norm: Norm, x: Array, scale: Any, bias: Any, **options: Any) -> Call:
     _checks.no_mask(x=x, scale=scale, bias=bias)
-    return check_call(norm, x, scale, bias, host=_HOST, **options)
+    return check_call(norm, x, scale, bias, host=HOST, **options)
 
 
 def _norm(
@@ -251,7 +251,7 @@ def _norm(
 ) -> Any:
     call = _check(norm, x, scale, bias, **options)
     if out is not None:
-        _checks.same_framework(_HOST, out=out)
+        _checks.same_framework(HOST, out=out)
         _checks.same_shape("out", out, x.shape)
     kernel = choose(KERNELS, x, call)
     if (

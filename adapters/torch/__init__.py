@@ -18,6 +18,8 @@ from ._functional import layer_norm as layer_norm
 from ._functional import layer_norm_vjp as layer_norm_vjp
 from ._functional import rms_norm as rms_norm
 from ._functional import rms_norm_vjp as rms_norm_vjp
+from ._gated import gated_rms_norm as gated_rms_norm
+from ._gated import gated_rms_norm_vjp as gated_rms_norm_vjp
 from ._module import LayerNorm as LayerNorm
 from ._module import RMSNorm as RMSNorm
 
@@ -29,6 +31,8 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "census",
+    "gated_rms_norm",
+    "gated_rms_norm_vjp",
     "layer_norm",
     "layer_norm_vjp",
     "rms_norm",

@@ -210,7 +210,7 @@ def layer_norm_vjp(
     return _norm_vjp(LAYER_NORM, dy, x, weight, bias, eps, axis, convention, kernel)
 
 
-def _check(
+def check(
     norm: Norm,
     x: Tensor,
     weight: Tensor | None,
@@ -221,6 +221,7 @@ def _check(
     kernel: Any,
     **like_x: Tensor,
 ) -> Call:
+    """`check_call` of tensors, whose layout must be one that norms are defined for."""
     if isinstance(x, Tensor):
         if x.layout not in (torch.strided, torch.jagged):
             raise _checks.no_layout("x", f"layout {x.layout}", "call x.to_dense() first")
@@ -246,11 +247,11 @@ def _norm(
     norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
 ) -> Tensor:
     if torch.compiler.is_compiling():
-        call, plain = _check(norm, x, weight, bias, *options), _are_plain(x, weight, bias)
-        run = run_forward if plain and not _formula_is_needed() else formula
+        call, plain = check(norm, x, weight, bias, *options), are_plain(x, weight, bias)
+        run = run_forward if plain and not formula_is_needed() else formula
         return run(norm, x, weight, bias, call)
     call, kernel, plain, at_once = _known(norm, x, weight, bias, options)
-    if not plain or _formula_is_needed():
+    if not plain or formula_is_needed():
         return formula(norm, x, weight, bias, call)
     if _operator_is_needed(x, weight, bias):
         return run_forward(norm, x, weight, bias, call)
@@ -267,11 +268,11 @@ def _norm_vjp(
     bias: Tensor | None,
     *options: Any,
 ) -> Any:
-    call = _check(norm, x, weight, bias, *options, dy=dy)
+    call = check(norm, x, weight, bias, *options, dy=dy)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (dy, x, weight)
     )
-    if differentiated or not _are_plain(dy, x, weight, bias) or _formula_is_needed():
+    if differentiated or not are_plain(dy, x, weight, bias) or formula_is_needed():
         return formula_vjp(norm, dy, x, weight, bias, call)
     return run_vjp(norm, dy, x, weight, bias, call)
 
@@ -284,7 +285,7 @@ def _add_norm(
     bias: Tensor | None,
     *options: Any,
 ) -> tuple[Tensor, Tensor]:
-    _check(norm, x, weight, bias, *options, residual=residual)
+    check(norm, x, weight, bias, *options, residual=residual)
     _checks.same_dtype("residual", residual, x)
     if not torch.compiler.is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
@@ -307,8 +308,8 @@ def _examined(
 ) -> _Examined:
     """The checked options, the kernel for them, whether the tensors are of plain types, and a
     shorter way to the kernel's forward if there is one."""
-    call = _check(norm, x, weight, bias, *options)
-    plain = _are_plain(x, weight, bias)
+    call = check(norm, x, weight, bias, *options)
+    plain = are_plain(x, weight, bias)
     kernel = choose(KERNELS if plain else VISIBLE, x, call)
     at_once = small_forward(norm, x, weight, bias, call) if kernel is KERNELS[0] else None
     return call, kernel, plain, at_once
@@ -345,7 +346,7 @@ def _known(
     return found
 
 
-def _are_plain(*tensors: Tensor | None) -> bool:
+def are_plain(*tensors: Tensor | None) -> bool:
     """Whether no subclass must see ordinary operations to do its work."""
     return all(type(t) in _PLAIN for t in tensors)
 
@@ -359,7 +360,7 @@ def _operator_is_needed(*tensors: Tensor | None) -> bool:
     )
 
 
-def _formula_is_needed() -> bool:
+def formula_is_needed() -> bool:
     """Whether a transform must see ordinary operations to do its work."""
     return (
         torch._C._are_functorch_transforms_active()

@@ -50,11 +50,15 @@ def formula(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, c
     y = choose(VISIBLE, x, call).forward(norm, x, weight, bias, call)
     if call.convention.rounds_once:
         return y
-    smooth = apply(SMOOTH, norm, x, weight, bias, call)
+    return followed(y, apply(SMOOTH, norm, x, weight, bias, call))
+
+
+def followed(y: Tensor, smooth: Tensor) -> Tensor:
+    """y, with the derivatives of ``smooth``."""
     # The inner difference is 0, with the derivative that is wanted; subtracted, it leaves the sign
     # of a zero.
-    followed = y.detach() - (smooth.detach() - smooth)
-    return torch.where(torch.isfinite(smooth), followed, y)
+    same = y.detach() - (smooth.detach() - smooth)
+    return torch.where(torch.isfinite(smooth), same, y)
 
 
 def formula_vjp(
@@ -65,13 +69,14 @@ def formula_vjp(
 
 
 @functools.cache
-def _convention(text: str) -> Convention:
+def convention_from(text: str) -> Convention:
+    """The convention of that text, made once."""
     return Convention.from_text(text)
 
 
 def _call(eps: float, axes: Sequence[int], convention: str, kernel: str | None) -> Call:
     """The options that `_options` made."""
-    return Call(eps, tuple(axes), _convention(convention), kernel)
+    return Call(eps, tuple(axes), convention_from(convention), kernel)
 
 
 @functools.cache

@@ -49,7 +49,8 @@ def identify(
         options: Keyword arguments for that call.
         width: Elements of a row; None reads it off the parameters, and is 64 where there are none.
         kind: Only "rms_norm" or "layer_norm"; None for both.
-        dtypes: Dtypes of the probes. With fewer, fewer presets can be told apart.
+        dtypes: Dtypes of the probes. With fewer, fewer presets can be told apart. What takes no
+            comparison (axis, width, eps) is read off in float32 in any case.
 
     Returns:
         An `Identification`. Printing it gives a report.

@@ -12,6 +12,8 @@ from typing import Any
 Array = Any
 
 BF16, F16, F32, F64 = "bfloat16", "float16", "float32", "float64"
+# The two of one range, and what a probe's name says of them.
+_FLOAT32_AND_BFLOAT16 = ((F32, ""), (BF16, ", bfloat16"))
 # Rows of a probe. More of a wide one would only cost time; fewer than 8 hide a rare rounding.
 _ROWS, _ELEMENTS = 32, 2**15
 
@@ -205,18 +207,17 @@ def _scale_probes(rows: _Rows) -> list[Probe]:
 
 
 def _eps_probes(rows: _Rows, eps: float) -> list[Probe]:
-    made = [
-        _probe(
-            "eps vanishing row",
-            "eps: y / x = 1/sqrt(eps) inside, 1/eps outside, sqrt(n)/eps floor",
-            rows.signs * 2.0**-40,
-        )
-    ]
-    if eps > 0:
-        beside = "eps value and place: 1/sqrt(2), 1/2 or 1 of the vanishing row's ratio"
-        made.append(_probe("eps beside the row", beside, rows.signs * eps**0.5))
-        if eps > 1e-18:  # its square must not vanish in float32
-            made.append(_probe("eps beside the row, outside", "eps place", rows.signs * eps))
+    made = []
+    for dtype, label in _FLOAT32_AND_BFLOAT16:
+        put = functools.partial(_probe, dtypes=(dtype, dtype))
+        vanishing = "eps: y / x = 1/sqrt(eps) inside, 1/eps outside, sqrt(n)/eps floor"
+        made.append(put(f"eps vanishing row{label}", vanishing, rows.signs * 2.0**-40))
+        if eps > 0:
+            beside = "eps value and place: 1/sqrt(2), 1/2 or 1 of the vanishing row's ratio"
+            made.append(put(f"eps beside the row{label}", beside, rows.signs * eps**0.5))
+            if eps > 1e-18:  # its square must not vanish in float32
+                outside = f"eps beside the row, outside{label}"
+                made.append(put(outside, "eps place", rows.signs * eps))
     return made
 
 
@@ -224,11 +225,16 @@ def _order_probes(rows: _Rows) -> list[Probe]:
     import numpy as np
 
     full, signs = np.full(rows.n, 1.0), rows.signs
+    overflows = [
+        _probe(f"order: {name} overflows{label}", separates, x, scale, dtypes=(dtype, dtype))
+        for dtype, label in _FLOAT32_AND_BFLOAT16
+        for name, separates, x, scale in (
+            ("r s", "d (r s) against (d r) s", signs * 2.0**-60, full * 2.0**127),
+            ("d s", "(d s) r against (d r) s", signs * 2.0**50, full * 2.0**100),
+        )
+    ]
     return [
-        _probe(
-            "order: r s overflows", "d (r s) against (d r) s", signs * 2.0**-60, full * 2.0**127
-        ),
-        _probe("order: d s overflows", "(d s) r against (d r) s", signs * 2.0**50, full * 2.0**100),
+        *overflows,
         _probe(
             "order: scale before the statistics",
             "x s is normalised",

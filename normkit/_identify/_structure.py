@@ -178,7 +178,8 @@ def _wrong_size(f: Called, n: int, kind: str) -> Iterator[Finding]:
     elif abs(size - 1) < _NEAR:  # a half dtype inside leaves no more
         return
     elif abs(size / total - 1) < _NEAR:
-        yield Finding("statistics", "divided by the root of the sum of squares, not of the mean")
+        text = "'sum': divided by the root of the sum of squares, not of their mean"
+        yield Finding("reduction", text)
     else:
         centred = "the mean is subtracted" if kind == "layer_norm" else "no mean is subtracted"
         text = f"{centred}, but mean(y^2) is {size:.6g}, not 1: the statistics are of other values"
