@@ -118,6 +118,8 @@ class Mapped:
 
 
 def _with_kernel(kernel: str, function: Any) -> Any:
+    if function.__name__.startswith("gated"):  # which have no other kernel
+        return function
     return functools.partial(function, kernel=kernel)
 
 

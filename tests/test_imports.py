@@ -12,6 +12,7 @@ _FRAMEWORKS = {"torch", "jax", "flax", "numba", "keras", "tensorflow", "cupy"}
 _ALLOWED = {
     "normkit": set(),
     "normkit.numpy": set(),
+    "normkit.kernels": set(),
     "normkit.testing": set(),
     "normkit.cli": set(),
     "normkit.torch": {"torch"},
@@ -70,8 +71,9 @@ def test_core_imports_neither_framework_nor_adapter() -> None:
     ]
     assert len(sources) > 10
     for path in sources:
+        compiled = {"numba"} if path.parent.name == "kernels" else set()
         for name in _imported(path):
-            assert name.split(".")[0] not in _FRAMEWORKS, (path, name)
+            assert name.split(".")[0] not in _FRAMEWORKS - compiled, (path, name)
             assert not name.startswith(adapters), (path, name)
 
 
@@ -85,4 +87,4 @@ def test_adapter_imports_no_other(adapter: str) -> None:
             top = name.split(".")
             assert top[0] not in _FRAMEWORKS - own, (path, name)
             if top[0] == "normkit" and len(top) > 1 and not top[1].startswith("_"):
-                assert top[1] in own, (path, name)
+                assert top[1] in own | {"kernels"}, (path, name)

@@ -215,11 +215,6 @@ except ValueError as error:
     assert _python(_CALLS + script) == "True True\n"
 
 
-def test_importing_normkit_does_not_import_numba() -> None:
-    script = "import sys, normkit.numpy, normkit.kernels.cpu; print('numba' in sys.modules)"
-    assert _python(script) == "False\n"
-
-
 def test_names_the_reason(host: Subject) -> None:
     with pytest.raises(ValueError, match="numba: it rounds as convention 'standard' does"):
         host.run("rms_norm", np.ones((2, 4)), convention="llama", kernel="numba")

@@ -289,8 +289,8 @@ def _add_norm(
     _checks.same_dtype("residual", residual, x)
     if not torch.compiler.is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
-        seen = _formula_is_needed() or _operator_is_needed(x, residual, weight, bias)
-        if kernel is KERNELS[0] and plain and _are_plain(residual) and not seen:
+        seen = formula_is_needed() or _operator_is_needed(x, residual, weight, bias)
+        if kernel is KERNELS[0] and plain and are_plain(residual) and not seen:
             return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
     return _norm(norm, total, weight, bias, *options), total
