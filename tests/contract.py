@@ -29,6 +29,7 @@ PATH = Path(__file__).parent / "data" / "contract.json"
 # Each with the arithmetic of its row sums: the proof in docs/numerics.md is for float64.
 BACKENDS = {
     "numpy:cpu": "float64",
+    "numpy:array_api": "float64",
     "torch:cpu": "float64",
     "torch:compile": "float64",
     "jax:cpu": "float64",

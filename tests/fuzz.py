@@ -39,7 +39,7 @@ from normkit.testing import (
 )
 
 PATH = Path(__file__).parent / "data" / "fuzz_seeds.json"
-LABELS = ("numpy:cpu", "torch:cpu", "jax:cpu")
+LABELS = ("numpy:cpu", "numpy:array_api", "core-torch:cpu", "jax:cpu")
 
 _EPS = (0.0, 1e-30, 1e-12, 1e-6, 1e-5, 2.0**-20, 1.0)
 # JAX compiles each shape, eps and kind of parameters, 0.3 s a time

@@ -29,7 +29,9 @@ def test_info_lists_versions_backends_and_what_is_missing() -> None:
     assert result.returncode == 0
     assert re.search(rf"^normkit {normkit.__version__} on Python", result.stdout)
     assert re.search(r"^  numpy +\d", result.stdout, re.MULTILINE)
-    assert re.search(r"^  numpy:cpu +kernels: array_api, pairs$", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"^  numpy:cpu +kernels: numba, array_api, pairs$", result.stdout, re.MULTILINE
+    )
 
 
 def test_info_works_without_the_cli_extra_and_check_says_what_to_install() -> None:

@@ -87,6 +87,15 @@ def test_mixed_dtypes(host: Subject, op: str, bits_dtype: str, scale_dtype: str)
     _assert_as_formulas(host, op, [dy.astype(np.float64), x, scale, None])
 
 
+def test_any_nan_stays_one(host: Subject, op: str, half_dtype: str) -> None:
+    """Whatever bits it has: in scale, where it meets a finite number, as in x."""
+    x = np.ones((2, 4), dtype_of(half_dtype))
+    x[1] = [1, 2, 3, 4]
+    bits = np.uint32([0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
+    y = host.run(op, x, bits.view(np.float32))
+    assert np.all(np.isnan(y.astype(np.float32)))
+
+
 @pytest.mark.parametrize("axis", [0, 1, (0, 2), (1, 2), (0, 1, 2)])
 def test_any_axes(host: Subject, op: str, axis: Any) -> None:
     dy, x = np.random.default_rng(1).standard_normal((2, 4, 6, 10)).astype(np.float32)

@@ -9,7 +9,7 @@ import normkit
 from normkit.cli.backends import find_backends
 
 _PACKAGES = (
-    *("numpy", "ml-dtypes", "array-api-compat", "torch", "jax", "flax"),
+    *("numpy", "ml-dtypes", "numba", "array-api-compat", "torch", "jax", "flax"),
     *("typer", "rich", "matplotlib"),
 )
 
