@@ -66,9 +66,9 @@ def scaled(
     h = d * r
     y = work(ar.trimmed(h) if name == "float32" else h)
     if scale is not None:
-        y = work(y * work(scale))
+        y = y * work(scale)
     if bias is not None:
-        y = work(y + work(bias))
+        y = work(y) + work(bias)
     return ar.narrow(y, dtype)
 
 
