@@ -20,16 +20,21 @@ _FEW = 4 * _ELEMENTS  # an array that is not larger is one block
 
 
 def as_rows(x: Any, parameters: Sequence[Any], axes: Axes) -> tuple[int, ...] | None:
-    """``(rows, *row)``, the shape of x as a list of rows; None where it need not or cannot be one.
+    """``(rows, *row)``, the shape of x as a list of rows; None where it is none.
 
-    It can where the rows lie along the last axes and share their parameters.
+    It is one where the rows lie along the last axes and share their parameters.
     """
     first = x.ndim - len(axes)
     if axes != tuple(range(first, x.ndim)) or any(set(p.shape[:first]) - {1} for p in parameters):
         return None
     if not all(isinstance(size, int) for size in x.shape):  # jax.export with symbolic sizes
         return None
-    return (int(np.prod(x.shape[:first])), *x.shape[first:]) if x.size > _FEW else None
+    return int(np.prod(x.shape[:first])), *x.shape[first:]
+
+
+def worth_blocks(x: Any) -> bool:
+    """Whether x is larger than what stays in the cache anyway."""
+    return bool(x.size > _FEW)
 
 
 def over_blocks(

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from normkit._norm import Call, Norm, along, apply, apply_vjp
 
 from ._arithmetic import ARITHMETIC, JaxArithmetic, SmoothArithmetic
-from ._blocks import as_rows, over_blocks
+from ._blocks import as_rows, over_blocks, worth_blocks
 
 Names = tuple[str, ...]
 
@@ -72,7 +72,7 @@ def _forward(*inputs: Any, **of: Any) -> Any:
 def _forward_in_blocks(*inputs: Any, call: Call, **of: Any) -> Any:
     x, *parameters = inputs
     shape = as_rows(x, parameters, call.axes)
-    if shape is None:
+    if shape is None or not worth_blocks(x):
         return _forward(*inputs, call=call, **of)
     flat = partial(_forward, call=_of_rows(call), **of)
     parameters = [_as_row(p, shape) for p in parameters]
@@ -114,7 +114,7 @@ def _vjp(*inputs_and_dy: Any, norm: Norm, call: Call, names: Names, moved: Names
 def _vjp_in_blocks(*inputs_and_dy: Any, call: Call, moved: Names, **of: Any) -> list[Any]:
     x, *parameters, dy = inputs_and_dy
     shape = as_rows(x, parameters, call.axes)
-    if shape is None:
+    if shape is None or not worth_blocks(x):
         return _vjp(*inputs_and_dy, call=call, moved=moved, **of)
     rows_first = tuple(sorted(moved, key=lambda name: name != "x"))
     flat = partial(_vjp, call=_of_rows(call), moved=rows_first, **of)
