@@ -8,7 +8,7 @@ So the backward pass is the core's vjp, nothing but the inputs is kept for it, a
 stays. Higher derivatives are those that JAX takes of the formula. On one CPU, y and the vjp are
 computed in blocks of rows.
 
-Inputs are x and those of scale and bias that are given, laid out along x; ``names`` says which.
+Inputs are x and those of scale and bias that are given; ``names`` says which.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,25 +33,20 @@ _ALL = ("x", "scale", "bias")
 
 def norm_of(norm: Norm, x: Any, scale: Any, bias: Any, call: Call) -> Any:
     """``norm`` on checked public arguments."""
-    inputs, names = _inputs(x, scale, bias, call)
+    inputs, names = _given(x, scale, bias)
     return _NORM.bind(*inputs, norm=norm, call=call, names=names)
 
 
 def vjp_of(norm: Norm, dy: Any, x: Any, scale: Any, bias: Any, call: Call) -> tuple[Any, Any, Any]:
-    """``norm.vjp`` on checked public arguments; the gradients have the parameters' shapes."""
-    inputs, names = _inputs(x, scale, bias, call)
+    """``norm.vjp`` on checked public arguments."""
+    inputs, names = _given(x, scale, bias)
     found = _VJP.bind(*inputs, dy, norm=norm, call=call, names=names, moved=names)
-    named = dict(zip(names, found, strict=True))
-    dscale, dbias = (
-        None if p is None else named[name].reshape(p.shape)
-        for name, p in (("scale", scale), ("bias", bias))
-    )
-    return named["x"], dscale, dbias
+    dx, dscale, dbias = map(dict(zip(names, found, strict=True)).get, _ALL)
+    return dx, dscale, dbias
 
 
-def _inputs(x: Any, scale: Any, bias: Any, call: Call) -> tuple[list[Any], Names]:
-    laid_out = (x, *(along(p, x, call.axes, jnp.reshape) for p in (scale, bias)))
-    named = {name: a for name, a in zip(_ALL, laid_out, strict=True) if a is not None}
+def _given(*inputs: Any) -> tuple[list[Any], Names]:
+    named = {name: a for name, a in zip(_ALL, inputs, strict=True) if a is not None}
     return list(named.values()), tuple(named)
 
 
@@ -71,6 +66,7 @@ def _forward(*inputs: Any, **of: Any) -> Any:
 
 def _forward_in_blocks(*inputs: Any, call: Call, **of: Any) -> Any:
     x, *parameters = inputs
+    parameters = [along(p, x, call.axes, jnp.reshape) for p in parameters]
     shape = as_rows(x, parameters, call.axes)
     if shape is None or not worth_blocks(x):
         return _forward(*inputs, call=call, **of)
@@ -113,6 +109,7 @@ def _vjp(*inputs_and_dy: Any, norm: Norm, call: Call, names: Names, moved: Names
 
 def _vjp_in_blocks(*inputs_and_dy: Any, call: Call, moved: Names, **of: Any) -> list[Any]:
     x, *parameters, dy = inputs_and_dy
+    parameters = [along(p, x, call.axes, jnp.reshape) for p in parameters]
     shape = as_rows(x, parameters, call.axes)
     if shape is None or not worth_blocks(x):
         return _vjp(*inputs_and_dy, call=call, moved=moved, **of)
@@ -196,7 +193,7 @@ def _batch(primitive: Primitive, arrays: Sequence[Any], at: Sequence[Any], **of:
 
     Not in the vjp, where each of the mapped calls has gradients of its own.
     """
-    names = of["names"]
+    names, axes = of["names"], of["call"].axes
     roles = [*names, *(("x",) if primitive is _VJP else of.get("moved", ()))]
     size = next(a.shape[i] for a, i in zip(arrays, at, strict=True) if i is not None)
     mapped = {role for role, i in zip(roles, at, strict=True) if i is not None} | {"x"}
@@ -208,9 +205,14 @@ def _batch(primitive: Primitive, arrays: Sequence[Any], at: Sequence[Any], **of:
         return jnp.broadcast_to(array, (size if role in mapped else 1, *array.shape))
 
     arrays = [front(*each) for each in zip(arrays, at, roles, strict=True)]
-    call = of["call"]._replace(axes=tuple(a + 1 for a in of["call"].axes))
-    found = primitive.bind(*arrays, **{**of, "call": call})
-    return found, [0] * len(found) if primitive is _VJP else 0
+    row = arrays[0][0]
+    laid_out = [jax.vmap(lambda a: along(a, row, axes, jnp.reshape))(a) for a in arrays]
+    call = of["call"]._replace(axes=tuple(a + 1 for a in axes))
+    found = primitive.bind(*laid_out, **{**of, "call": call})
+    if primitive is not _VJP:
+        return found, 0
+    shapes = [arrays[names.index(name)].shape for name in of["moved"]]
+    return [g.reshape(s) for g, s in zip(found, shapes, strict=True)], [0] * len(found)
 
 
 _NORM = _primitive("normkit_norm", _forward, _forward_in_blocks, _abstract_y)
