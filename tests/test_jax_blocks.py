@@ -1,5 +1,6 @@
 """JAX on the CPU: large arrays in blocks of rows, and what the primitives owe to JAX."""
 
+import functools
 from typing import Any
 
 import normkit.numpy
@@ -67,9 +68,13 @@ def test_rows_that_are_no_list_are_not_put_in_blocks() -> None:
     assert_same_bits(np.asarray(mapped(x, scale)), np.stack(loop))
 
 
-def test_only_the_inputs_are_kept_for_the_backward_pass(op: str, bits_dtype: str) -> None:
+@pytest.mark.parametrize("kernel", ["array_api", "pairs"])
+def test_only_the_inputs_are_kept_for_the_backward_pass(
+    op: str, bits_dtype: str, kernel: str
+) -> None:
     _, *inputs = _arrays((8, 16), bits_dtype)
-    _, pullback = jax.vjp(getattr(functions, op), *map(jax.numpy.asarray, inputs))
+    function = functools.partial(getattr(functions, op), kernel=kernel)
+    _, pullback = jax.vjp(function, *map(jax.numpy.asarray, inputs))
     kept = jax.tree.leaves(pullback)
     assert sum(a.nbytes for a in kept) <= sum(a.nbytes for a in inputs)
 
