@@ -41,6 +41,12 @@ _SMALLEST_SUBNORMAL = 2.0**-149  # of float32
 _INFINITY = np.uint32(0x7F800000)  # its bits: an exponent of ones
 
 
+def platforms(x: Any) -> set[str]:
+    """Where x is; a traced one is taken to be on the default backend."""
+    concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return {d.platform for d in x.devices()} if concrete else {jax.default_backend()}
+
+
 class JaxArithmetic(Arithmetic):
     """float64 in a local scope; with ``axis_name``, rows that span a mapped axis."""
 
@@ -50,9 +56,7 @@ class JaxArithmetic(Arithmetic):
 
     def has_float64(self, x: Any) -> bool:
         """Not on TPU: XLA makes it of two float32 numbers there, which have float32's range."""
-        concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-        platforms = {d.platform for d in x.devices()} if concrete else {jax.default_backend()}
-        return "tpu" not in platforms
+        return "tpu" not in platforms(x)
 
     def pairs(self, x: Any) -> "JaxPairArithmetic":
         """Pairs whose bits XLA cannot change; for one trace of one computation."""

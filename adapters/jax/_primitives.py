@@ -11,6 +11,7 @@ computed in blocks of rows.
 Inputs are x and those of scale and bias that are given; ``names`` says which.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from jax.interpreters import ad, batching, mlir
 
 from normkit._norm import Call, Norm, along, apply, apply_vjp
 
+from . import _cpu
 from ._arithmetic import ARITHMETIC, JaxArithmetic, SmoothArithmetic
 from ._blocks import as_rows, over_blocks, worth_blocks
 
@@ -74,6 +76,30 @@ def _forward_in_blocks(*inputs: Any, call: Call, **of: Any) -> Any:
     parameters = [_as_row(p, shape) for p in parameters]
     (y,), _ = over_blocks(lambda x: ([flat(x, *parameters)], []), [x.reshape(shape)])
     return y.reshape(x.shape)
+
+
+def _forward_by_kernel(*inputs: Any, norm: Norm, call: Call, names: Names) -> Any:
+    x, *parameters = inputs
+    shape = _kernel_rows(x, parameters, call)
+    if shape is None:
+        return _forward(*inputs, norm=norm, call=call, names=names)
+    named = {name: p.reshape(-1) for name, p in zip(names[1:], parameters, strict=True)}
+    with ARITHMETIC.scope():
+        arrays = x.reshape(shape), named.get("scale"), named.get("bias")
+        return _cpu.forward(_centre(norm), *arrays, call.eps).reshape(x.shape)
+
+
+def _kernel_rows(x: Any, parameters: Sequence[Any], call: Call) -> tuple[int, int] | None:
+    """(rows, width), if the kernel "numba" can take x and its parameters as they lie."""
+    shape = as_rows(x, [along(p, x, call.axes, jnp.reshape) for p in parameters], call.axes)
+    if shape is None or x.size == 0:
+        return None
+    width = math.prod(shape[1:])
+    return (shape[0], width) if all(p.size == width for p in parameters) else None
+
+
+def _centre(norm: Norm) -> bool | None:
+    return True if norm.name == "layer_norm" else None
 
 
 def _smooth(inputs: Sequence[Any], moved: Names, **of: Any) -> tuple[Callable[..., Any], list[Any]]:
@@ -133,6 +159,25 @@ def _vjp_in_blocks(*inputs_and_dy: Any, call: Call, moved: Names, **of: Any) -> 
         ]
 
 
+def _vjp_by_kernel(
+    *inputs_and_dy: Any, norm: Norm, call: Call, names: Names, moved: Names
+) -> list[Any]:
+    x, *parameters, dy = inputs_and_dy
+    shape = _kernel_rows(x, parameters, call)
+    if shape is None:
+        return _vjp(*inputs_and_dy, norm=norm, call=call, names=names, moved=moved)
+    named = dict(zip(names, inputs_and_dy, strict=False))
+    scale = named["scale"].reshape(-1) if "scale" in named else None
+    with ARITHMETIC.scope():
+        rows = dy.reshape(shape), x.reshape(shape)
+        found = _cpu.backward(_centre(norm), *rows, scale, "bias" in moved, call.eps)
+        gradients = dict(zip(_ALL, found, strict=True))
+        return [
+            ARITHMETIC.narrow(gradients[name], named[name].dtype).reshape(named[name].shape)
+            for name in moved
+        ]
+
+
 def _smooth_vjp(*inputs_and_dy: Any, moved: Names, **of: Any) -> list[Any]:
     *inputs, dy = inputs_and_dy
     function, moving = _smooth(inputs, moved, **of)
@@ -153,17 +198,24 @@ def _as_row(parameter: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _primitive(
-    name: str, operations: Callable[..., Any], in_blocks: Callable[..., Any], abstract: Any
+    name: str,
+    operations: Callable[..., Any],
+    in_blocks: Callable[..., Any],
+    by_kernel: Callable[..., Any],
+    abstract: Any,
 ) -> Primitive:
-    """A primitive that is ``operations``, and on one CPU ``in_blocks``."""
+    """A primitive that is ``operations``, and on one CPU ``in_blocks`` or ``by_kernel``."""
     primitive = Primitive(name)
     primitive.multiple_results = several = operations is _vjp
 
     def on_cpu(ctx: Any, *args: Any, **params: Any) -> Any:
         # XLA shares operations among devices, but not the turns of a loop
-        alone = getattr(ctx.module_context.axis_context, "num_devices", 0) == 1
-        lower = mlir.lower_fun(in_blocks if alone else operations, multiple_results=several)
-        return lower(ctx, *args, **params)
+        module, function = ctx.module_context, operations
+        if getattr(module.axis_context, "num_devices", 0) == 1:
+            # what is exported may run where the kernel is not
+            kernel = params["call"].kernel == "numba" and not module.lowering_parameters.for_export
+            function = by_kernel if kernel else in_blocks
+        return mlir.lower_fun(function, multiple_results=several)(ctx, *args, **params)
 
     static = ("norm", "call", "names", *(["moved"] if operations is not _forward else []))
     primitive.def_impl(jax.jit(primitive.bind, static_argnames=static))
@@ -215,9 +267,9 @@ def _batch(primitive: Primitive, arrays: Sequence[Any], at: Sequence[Any], **of:
     return [g.reshape(s) for g, s in zip(found, shapes, strict=True)], [0] * len(found)
 
 
-_NORM = _primitive("normkit_norm", _forward, _forward_in_blocks, _abstract_y)
-_JVP = _primitive("normkit_jvp", _jvp, _jvp, _abstract_y)
-_VJP = _primitive("normkit_vjp", _vjp, _vjp_in_blocks, _abstract_gradients)
+_NORM = _primitive("normkit_norm", _forward, _forward_in_blocks, _forward_by_kernel, _abstract_y)
+_JVP = _primitive("normkit_jvp", _jvp, _jvp, _jvp, _abstract_y)
+_VJP = _primitive("normkit_vjp", _vjp, _vjp_in_blocks, _vjp_by_kernel, _abstract_gradients)
 
 
 def _differentiate_norm(inputs: Sequence[Any], tangents: Sequence[Any], **of: Any) -> Any:
