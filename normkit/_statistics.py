@@ -59,16 +59,17 @@ def scaled(
 
     float64 is computed in float64. So is float32, after h = d * r is trimmed to 50 bits. A half
     dtype takes h rounded once to float32, which trims it too, and goes on in float32 in the written
-    order: each step is rounded by itself, so that no compiler may contract them.
+    order: each step is rounded by itself, the last one by ``narrow``, so that no compiler may
+    contract them.
     """
     name = dtype_name(dtype)
     work = ar.to_float32 if name in HALF_DTYPES else ar.widen
     h = d * r
     y = work(ar.trimmed(h) if name == "float32" else h)
     if scale is not None:
-        y = work(y * work(scale))
+        y = y * work(scale)
     if bias is not None:
-        y = work(y + work(bias))
+        y = work(y) + work(bias)
     return ar.narrow(y, dtype)
 
 

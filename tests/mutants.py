@@ -99,9 +99,9 @@ MUTANTS = [
         "bias is added before the scale",
         _STATISTICS,
         """    if scale is not None:
-        y = work(y * work(scale))
+        y = y * work(scale)
     if bias is not None:
-        y = work(y + work(bias))
+        y = work(y) + work(bias)
 """,
         """    if bias is not None:
         y = work(y + work(bias))
@@ -190,15 +190,15 @@ MUTANTS = [
     Mutant(
         "XLA flushes what comes in",
         _JAX,
-        "return jnp.where(subnormal, decoded, x.astype(jnp.float64))",
-        "return x.astype(jnp.float64)",
+        "return jnp.where(bits & _INFINITY == 0, subnormal, normal)",
+        "return normal",
         _select("test_accuracy", "hard", "jax:cpu", "float32"),
     ),
     Mutant(
         "XLA flushes what goes out",
         _JAX,
-        "return jnp.where(small, encoded, y.astype(name))",
-        "return y.astype(name)",
+        "return jnp.where(magnitude < _SMALLEST_NORMAL, digits | sign, normal)",
+        "return normal",
         _select("test_accuracy", "hard", "jax:cpu", "float32"),
     ),
     Mutant(
@@ -360,6 +360,13 @@ MUTANTS = [
         "adapters/jax/_functional.py",
         "return jax.checkpoint(function)",
         "return function",
+        _select("test_jax_blocks", "kept", "rms_norm", "pairs", "bfloat16"),
+    ),
+    Mutant(
+        "JAX keeps what the linear derivative needs",
+        "adapters/jax/_primitives.py",
+        "_JVP.bind(*inputs, *some, moved=moved, **of)",
+        "_jvp(*inputs, *some, moved=moved, **of)",
         _select("test_flax", "keeps_only"),
     ),
     Mutant(
@@ -438,6 +445,20 @@ MUTANTS = [
         "if not np.may_share_memory(out, x) or (in_place and out.strides == x.strides):",
         "if True:",
         _select("test_kernels", "test_out", "shifted"),
+    ),
+    Mutant(
+        "blocks start at the first row, whatever is left over",
+        "adapters/jax/_blocks.py",
+        "add_block(rest + i * size, size, found)",
+        "add_block(i * size, size, found)",
+        _select("test_jax_blocks", "bits_of_numpy", "rms_norm", "float32", "523"),
+    ),
+    Mutant(
+        "mapped gradients of parameters are added up",
+        "adapters/jax/_primitives.py",
+        "mapped |= set(names if primitive is _VJP else ())",
+        "mapped |= set()",
+        _select("test_jax_blocks", "vmap"),
     ),
     Mutant(
         "torch's second derivative takes the operator for a constant",

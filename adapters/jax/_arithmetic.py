@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -36,8 +37,14 @@ _FORMATS = {
     "float16": (5, 10, 2.0**-14),
 }
 
-# dtype: (bits of the dtype, exponent of its smallest subnormal, bits of the stored significand)
-_FLUSHED = {"float32": (32, -149, 23), "bfloat16": (16, -133, 7)}
+_SMALLEST_SUBNORMAL = 2.0**-149  # of float32
+_INFINITY = np.uint32(0x7F800000)  # its bits: an exponent of ones
+
+
+def platforms(x: Any) -> set[str]:
+    """Where x is; a traced one is taken to be on the default backend."""
+    concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return {d.platform for d in x.devices()} if concrete else {jax.default_backend()}
 
 
 class JaxArithmetic(Arithmetic):
@@ -49,9 +56,7 @@ class JaxArithmetic(Arithmetic):
 
     def has_float64(self, x: Any) -> bool:
         """Not on TPU: XLA makes it of two float32 numbers there, which have float32's range."""
-        concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-        platforms = {d.platform for d in x.devices()} if concrete else {jax.default_backend()}
-        return "tpu" not in platforms
+        return "tpu" not in platforms(x)
 
     def pairs(self, x: Any) -> "JaxPairArithmetic":
         """Pairs whose bits XLA cannot change; for one trace of one computation."""
@@ -67,7 +72,8 @@ class JaxArithmetic(Arithmetic):
 
     def to_float32(self, x: Any) -> Any:
         """``x`` rounded once to a float32 number, held in float64."""
-        return _round_to(_cast(x, "float64"), "float32")
+        wide = _cast(x, "float64")
+        return _round_to(wide, "float32") if dtype_name(x.dtype) == "float64" else wide
 
     def narrow(self, y: Any, dtype: Any) -> Any:
         """``y`` rounded to ``dtype`` by way of float32 for the half dtypes, subnormals included."""
@@ -255,31 +261,44 @@ def _once_jvp(primals: Any, tangents: Any) -> Any:
 def _decode(x: Any) -> Any:
     """``x`` in float64, exactly."""
     name = dtype_name(x.dtype)
-    if name not in _FLUSHED:
-        return x.astype(jnp.float64)
-    bits, exponent, stored = _FLUSHED[name]
-    unsigned = jnp.dtype(f"uint{bits}")
-    pattern = lax.bitcast_convert_type(x, unsigned)
-    significand = pattern & unsigned.type((1 << stored) - 1)
-    subnormal = (pattern << 1) >> (stored + 1) == 0
-    magnitude = significand.astype(jnp.float64) * 2.0**exponent
-    decoded = jnp.where(pattern >> (bits - 1) == 1, -magnitude, magnitude)
-    return jnp.where(subnormal, decoded, x.astype(jnp.float64))
+    if name == "float32":
+        return _of_float32_bits(lax.bitcast_convert_type(x, jnp.uint32))
+    if name == "bfloat16":  # the upper half of a float32
+        return _of_float32_bits(lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32) << 16)
+    return x.astype(jnp.float64)
 
 
 def _encode(y: Any, name: str) -> Any:
     """Float64 ``y`` rounded to the dtype called ``name``, to a half dtype by way of float32."""
-    if name in HALF_DTYPES:
-        y = _round_to(y, "float32")
-    if name not in _FLUSHED:
-        return y.astype(name)
-    bits, exponent, _ = _FLUSHED[name]
-    unsigned = jnp.dtype(f"uint{bits}")
-    small = jnp.abs(y) < _SMALLEST_NORMAL
-    magnitude = jnp.round(jnp.where(small, jnp.abs(y), 0.0) * 2.0**-exponent).astype(unsigned)
-    sign = jnp.where(jnp.signbit(y), unsigned.type(1 << (bits - 1)), unsigned.type(0))
-    encoded = lax.bitcast_convert_type(magnitude | sign, jnp.dtype(name))
-    return jnp.where(small, encoded, y.astype(name))
+    if name == "float64":
+        return y
+    bits = _float32_bits(y)
+    if name != "bfloat16":
+        return lax.bitcast_convert_type(bits, jnp.float32).astype(name)
+    quiet = bits | jnp.uint32(1 << 22)  # a NaN must not be rounded to infinity
+    rounded = bits + jnp.uint32(0x7FFF) + (bits >> 16 & 1)  # to nearest, ties to even
+    upper = jnp.where(bits << 1 > _INFINITY << 1, quiet, rounded) >> 16
+    return lax.bitcast_convert_type(upper.astype(jnp.uint16), jnp.bfloat16)
+
+
+def _of_float32_bits(bits: Any) -> Any:
+    """The float64 of a float32's bits."""
+    normal = lax.bitcast_convert_type(bits, jnp.float32).astype(jnp.float64)
+    # through int32, for which processors have an instruction
+    significand = (bits & jnp.uint32(0x7FFFFF)).astype(jnp.int32).astype(jnp.float64)
+    magnitude = significand * _SMALLEST_SUBNORMAL
+    subnormal = jnp.where(bits >> 31 == 1, -magnitude, magnitude)
+    return jnp.where(bits & _INFINITY == 0, subnormal, normal)
+
+
+def _float32_bits(y: Any) -> Any:
+    """The bits of float64 ``y`` rounded to float32."""
+    normal = lax.bitcast_convert_type(y.astype(jnp.float32), jnp.uint32)
+    magnitude, bits = jnp.abs(y), lax.bitcast_convert_type(y, jnp.uint64)
+    # beside 2^-97 the last digit of a float64 is the smallest subnormal: the sum rounds to it
+    digits = lax.bitcast_convert_type(magnitude + 2.0**-97, jnp.uint64).astype(jnp.uint32)
+    sign = (bits >> 32).astype(jnp.uint32) & jnp.uint32(1 << 31)
+    return jnp.where(magnitude < _SMALLEST_NORMAL, digits | sign, normal)
 
 
 @_FLOAT64

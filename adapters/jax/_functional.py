@@ -14,7 +14,15 @@ from normkit._norm import Call, Norm, apply, apply_vjp, check_call, only_rounded
 from normkit._residual import residual_sum
 from normkit._rms_norm import RMS_NORM
 
-from ._arithmetic import ARITHMETIC, JaxArithmetic, SingleArithmetic, SmoothArithmetic
+from . import _cpu
+from ._arithmetic import (
+    ARITHMETIC,
+    JaxArithmetic,
+    SingleArithmetic,
+    SmoothArithmetic,
+    platforms,
+)
+from ._primitives import norm_of, vjp_of
 
 HOST = _checks.Host("jax", jax.Array)
 
@@ -37,14 +45,24 @@ def differentiable(rounded: Any, smooth: Any) -> Any:
     return jax.checkpoint(function)
 
 
-def _row(name: str, arithmetic: Any, smooth: Any, unsupported: Any) -> Kernel:
-    """The formulas in ``arithmetic(axis_name)(x)``, with derivatives in ``smooth``'s."""
+def _on_mesh(x: Any, axis_name: Any) -> bool:
+    """Whether x is part of an array, or its type says how it is split."""
+    return axis_name is not None or not jax.typeof(x).sharding.mesh.empty
+
+
+def _row(name: str, arithmetic: Any, smooth: Any, primitives: bool, unsupported: Any) -> Kernel:
+    """The formulas in ``arithmetic(axis_name)(x)``, with derivatives in ``smooth``'s.
+
+    With ``primitives``, an array that is not on a mesh is left to these.
+    """
     static = partial(jax.jit, static_argnames=("norm", "call", "axis_name"))
 
     @static
     def forward(
         norm: Norm, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
     ) -> Any:
+        if primitives and not _on_mesh(x, axis_name):
+            return norm_of(norm, x, scale, bias, call._replace(kernel=name))
         rounded = partial(_apply, arithmetic(axis_name), norm, call)
         followed = partial(_apply, smooth(axis_name), norm, call)
         return differentiable(rounded, followed)(x, scale, bias)
@@ -53,11 +71,13 @@ def _row(name: str, arithmetic: Any, smooth: Any, unsupported: Any) -> Kernel:
     def vjp(
         norm: Norm, dy: Any, x: Any, scale: Any, bias: Any, call: Call, axis_name: Any = None
     ) -> Any:
+        if primitives and not _on_mesh(x, axis_name):
+            return vjp_of(norm, dy, x, scale, bias, call._replace(kernel=name))
         ar = arithmetic(axis_name)(x)
         with ar.scope():
             return apply_vjp(ar, norm, dy, x, scale, bias, call)
 
-    return Kernel(name, "any", forward, vjp, unsupported)
+    return Kernel(name, "cpu" if name == "numba" else "any", forward, vjp, unsupported)
 
 
 def _wide(axis_name: Any) -> Any:
@@ -81,6 +101,16 @@ def _no_float64(x: Any, call: Call) -> str | None:
     return None if ARITHMETIC.has_float64(x) else "XLA has no float64 of full range on TPU"
 
 
+def _no_kernel(x: Any, call: Call) -> str | None:
+    if not call.convention.rounds_once:
+        return "only rounds as convention 'standard' does"
+    if platforms(x) != {"cpu"}:
+        return "only for the CPU"
+    if call.axes != tuple(range(x.ndim - len(call.axes), x.ndim)):
+        return "a row must lie along the last axes"
+    return _cpu.unavailable()
+
+
 @jax.jit
 def _residual_sum(x: Any, residual: Any) -> Any:
     ar = ARITHMETIC.on_device_of(x)
@@ -89,8 +119,9 @@ def _residual_sum(x: Any, residual: Any) -> Any:
 
 
 KERNELS = (
-    _row("array_api", _wide, _wide_smooth, _no_float64),
-    _row("pairs", _pairs, _pairs_smooth, only_rounded_once),
+    _row("numba", _wide, _wide_smooth, True, _no_kernel),
+    _row("array_api", _wide, _wide_smooth, True, _no_float64),
+    _row("pairs", _pairs, _pairs_smooth, False, only_rounded_once),
 )
 
 

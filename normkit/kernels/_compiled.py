@@ -1,5 +1,6 @@
 """The loops, compiled for the dtypes that they meet, and kept on disk where there is a place."""
 
+import ctypes
 import functools
 import hashlib
 from collections.abc import Callable
@@ -31,6 +32,38 @@ def backward_loop(
     return _compiled(backward_rows, (_centre(centre), TAGS[dtype], TAGS[dy_dtype], *numbers, _REAL))
 
 
+def forward_function(centre: bool | None, dtype: str) -> Any:
+    """`forward_loop` as a function of C, for code that runs without Python."""
+    return _c_function(forward_rows, (_centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL))
+
+
+def backward_function(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> Any:
+    """`backward_loop` as a function of C."""
+    dbias = _NUMBER if has_bias else types.none
+    numbers = (*[_NUMBER] * 9, dbias, *[_NUMBER] * 4)
+    return _c_function(
+        backward_rows, (_centre(centre), TAGS[dtype], TAGS[dy_dtype], *numbers, _REAL)
+    )
+
+
+def _c_function(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
+    result = _overload(function, signature)
+    address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+    return ctypes.CFUNCTYPE(None, *(_C_TYPES[t] for t in signature))(address)
+
+
+# None is a pointer that nobody reads
+_C_TYPES: dict[Any, Any] = {
+    types.none: ctypes.c_int64,
+    types.boolean: ctypes.c_bool,
+    types.int64: ctypes.c_int64,
+    types.uint16: ctypes.c_uint16,
+    types.int16: ctypes.c_int16,
+    types.float32: ctypes.c_float,
+    types.float64: ctypes.c_double,
+}
+
+
 def _centre(centre: bool | None) -> Any:
     return types.boolean if centre else types.none
 
@@ -38,10 +71,14 @@ def _centre(centre: bool | None) -> Any:
 def _compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
     # The entry point is the machine code with a wrapper that takes Python numbers: without the
     # look at each argument's type that a call of the dispatcher begins with.
+    entry_point: Callable[..., None] = _overload(function, signature).entry_point
+    return entry_point
+
+
+def _overload(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
     dispatcher = _dispatcher(function)
     dispatcher.compile(signature)
-    entry_point: Callable[..., None] = dispatcher.overloads[signature].entry_point
-    return entry_point
+    return dispatcher.overloads[signature]
 
 
 @functools.cache
