@@ -467,6 +467,42 @@ def norms_in_state(missing: Sequence[Any]) -> None:
         )
 
 
+def path_of_norm(path: str, known: Sequence[str]) -> None:
+    """A path in ``names`` is that of a norm of the model."""
+    if path not in known:
+        raise ValueError(
+            f"names must map the paths of norms; got {path!r}, which is none; the norms are "
+            f"{', '.join(map(repr, known)) or 'none at all'}"
+        )
+
+
+def parameters_of_norm(path: str, given: Sequence[str], own: Sequence[str]) -> None:
+    """A state has just the parameters that a norm has."""
+    if set(given) != set(own):
+        raise ValueError(
+            f"the state must have the parameters of the norm {path!r}, {', '.join(own) or 'none'}; "
+            f"got {', '.join(given) or 'none'}; build the norm with these, or map another path"
+        )
+
+
+def shape_of_parameter(name: str, got: Sequence[int], own: Sequence[int]) -> None:
+    """An array has the shape of the parameter whose place it takes."""
+    if tuple(got) != tuple(own):
+        raise ValueError(
+            f"an array for {name} must have its shape {_tuple(own)}; got {_tuple(got)}; "
+            "map another path, or reshape it"
+        )
+
+
+def kept_dtype(before: Any, after: Any) -> None:
+    """JAX has kept the dtype of an array."""
+    if dtype_name(before) != dtype_name(after):
+        raise TypeError(
+            f"arrays must have a dtype that JAX keeps; got {dtype_name(before)}, which becomes "
+            f"{dtype_name(after)}; cast it first, or set jax_enable_x64"
+        )
+
+
 def other_options(layer: str, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """The warning for parameters that were saved by a layer with other options."""
     differ = [name for name in own if saved.get(name) != own[name]]
