@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test bench fuzz mutants contract transformers lint docs wheel constraints clean
+.PHONY: help demo test bench fuzz mutants contract transformers train pictures lint docs wheel constraints clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -32,6 +32,12 @@ contract: .venv/installed-dev  ## Measure the accuracy contract and write it dow
 
 transformers: .venv/installed-dev  ## Identify every norm class of transformers
 	$(BIN)/python tests/identify_transformers.py
+
+train: .venv/installed-dev  ## Train a GPT with each norm in torch and in Flax, and draw it
+	$(BIN)/python docs/examples/train_gpt.py
+
+pictures: .venv/installed-dev  ## Draw the pictures of the docs
+	$(BIN)/python docs/_pictures.py
 
 lint: .venv/installed-dev  ## Check style and types
 	$(BIN)/ruff format --check .

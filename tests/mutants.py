@@ -544,6 +544,41 @@ MUTANTS = [
         "if last in words:",
         _select("test_bug_reports", "b54"),
     ),
+    Mutant(
+        "a torch tensor and the Flax norm that took it share memory",
+        "adapters/flax/_port.py",
+        "copy = jnp.array(array, copy=True)",
+        "copy = jnp.asarray(array)",
+        _select("test_port", "copies"),
+    ),
+    Mutant(
+        "a Flax norm with another eps takes torch's parameters in silence",
+        "adapters/flax/_port.py",
+        "if saved != own:",
+        "if saved is None:",
+        _select("test_port", "eps"),
+    ),
+    Mutant(
+        "a Flax norm need not have the parameters that torch's has",
+        "normkit/_checks.py",
+        "if set(given) != set(own):",
+        "if not set(given) & set(own):",
+        _select("test_port", "refused"),
+    ),
+    Mutant(
+        "Flax's order of rotary pairs is another than Llama's",
+        "docs/examples/llama_flax.py",
+        "a * cos - b * sin",
+        "a * cos + b * sin",
+        _select("test_examples", "llama"),
+    ),
+    Mutant(
+        "torch and Flax train from other weights",
+        "docs/examples/port.py",
+        'array(state[f"{path}.weight"]).T',
+        '1.001 * array(state[f"{path}.weight"]).T',
+        _select("test_examples", "alike"),
+    ),
 ]
 
 
