@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 _ROOT = Path(__file__).parent.parent
-_PAGES = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
-_PAGES = [page for page in _PAGES if page.exists()]
+_PAGES = sorted([*_ROOT.glob("README*.md"), *(_ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MODULES = (
     "normkit",
     "normkit.conventions",
@@ -42,10 +42,16 @@ def test_blocks_of_a_page_run(page: Path) -> None:
     """Top to bottom in one namespace; a page's claims are assertions in its blocks."""
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": page.stem}
-    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start(1))
         code = compile("\n" * line + match[1], str(page), "exec")
         exec(code, namespace)  # noqa: S102 (the page is our own)
+
+
+def test_the_translated_course_has_the_blocks_of_its_original() -> None:
+    page = _ROOT / "docs" / "course.zh.md"
+    original = page.with_name(page.name.replace(".zh", "")).read_text(encoding="utf-8")
+    assert _BLOCK.findall(page.read_text(encoding="utf-8")) == _BLOCK.findall(original)
 
 
 def _public(module: ModuleType) -> list[tuple[str, Any]]:
