@@ -124,6 +124,12 @@ def test_the_pictures_are_drawn(training: Any, tmp_path: Path) -> None:
         assert drawn.stat().st_size > 10_000
 
 
+def test_the_page_shows_every_example(training: Any) -> None:
+    page = training.PAGE.read_text(encoding="utf-8")
+    for path in training.HERE.glob("*.py"):
+        assert path.stem == "train_gpt" or f'--8<-- "docs/examples/{path.name}"\n' in page
+
+
 def test_llama_in_flax_is_transformers_llama() -> None:
     transformers = pytest.importorskip("transformers")
     nnx = pytest.importorskip("flax.nnx")
