@@ -17,10 +17,11 @@ import e2e_page
 import gpt2
 import minilm
 import smollm2
+import smollm2_flax
 from rich.console import Console
 from rich.table import Table
 
-CASES = {"smollm2": smollm2, "minilm": minilm, "gpt2": gpt2}
+CASES = {"smollm2": smollm2, "smollm2_flax": smollm2_flax, "minilm": minilm, "gpt2": gpt2}
 
 
 def main(names: list[str]) -> int:

@@ -11,7 +11,7 @@ import normkit.flax
 import normkit.torch
 import numpy as np
 import torch
-from bars import Bar
+from e2e_page import Bar
 from flax import nnx
 from weights import smollm2
 
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 import llama_flax
 import port
 
+TITLE = "SmolLM2-135M in Flax"
 _TEXT = (
     "Root mean square normalisation divides each row by the square root of the mean of its "
     "squares. Layer normalisation takes the mean out first."
