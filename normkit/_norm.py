@@ -75,6 +75,12 @@ def check_options(norm: Norm, eps: Any, convention: str | Convention) -> None:
         _checks.epsilon(eps)
 
 
+def saved_options(norm: Norm, eps: Any, convention: str | Convention) -> dict[str, Any]:
+    """What is no parameter of a layer and belongs to its trained ones, as plain data."""
+    c = convention_of(convention, norm.name)
+    return {"eps": c.eps if eps is None else eps, "convention": c.text}
+
+
 def along(parameter: Array | None, x: Array, axes: Axes, reshape: Callable[..., Array]) -> Any:
     """``parameter`` with size 1 on the axes of x other than ``axes``; as it is, if laid out so."""
     if parameter is None or parameter.ndim == x.ndim:

@@ -9,11 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import e2e_page
 import pytest
 
 _ROOT = Path(__file__).parent.parent
-_PAGES = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
-_PAGES = [page for page in _PAGES if page.exists()]
+_PAGES = sorted([*_ROOT.glob("README*.md"), *(_ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MODULES = (
     "normkit",
     "normkit.conventions",
@@ -37,15 +38,30 @@ def test_tables_of_presets_are_those_of_the_data() -> None:
     assert generator.with_tables(page) == page
 
 
+def test_table_of_models_is_that_of_the_data() -> None:
+    """`make e2e` writes both; what is recorded keeps every bar."""
+    assert e2e_page.page() == e2e_page.PATH.read_text(encoding="utf-8")
+    for name, bars in e2e_page.recorded().items():
+        assert [bar.what for bar in bars if not bar.holds] == [], name
+
+
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
 def test_blocks_of_a_page_run(page: Path) -> None:
     """Top to bottom in one namespace; a page's claims are assertions in its blocks."""
     text = page.read_text(encoding="utf-8")
+    if "\nimport transformers\n" in text:
+        pytest.importorskip("transformers", reason="the page takes its model from there")
     namespace: dict[str, Any] = {"__name__": page.stem}
-    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start(1))
         code = compile("\n" * line + match[1], str(page), "exec")
         exec(code, namespace)  # noqa: S102 (the page is our own)
+
+
+def test_the_translated_course_has_the_blocks_of_its_original() -> None:
+    page = _ROOT / "docs" / "course.zh.md"
+    original = page.with_name(page.name.replace(".zh", "")).read_text(encoding="utf-8")
+    assert _BLOCK.findall(page.read_text(encoding="utf-8")) == _BLOCK.findall(original)
 
 
 def _public(module: ModuleType) -> list[tuple[str, Any]]:

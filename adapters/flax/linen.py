@@ -1,18 +1,22 @@
 """Linen modules, twins of the NNX ones: parameters ``scale`` and ``bias`` under ``params``."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import traverse_util
 
-from normkit import Convention
+from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Norm
 from normkit._rms_norm import RMS_NORM
 
 from ._call import Axes, as_jax, feature_sizes, normalise
+from ._port import from_torch, to_torch
 
-__all__ = ["LayerNorm", "RMSNorm"]
+__all__ = ["LayerNorm", "RMSNorm", "load_torch_norms", "torch_norms"]
 
 
 class RMSNorm(nn.Module):
@@ -125,3 +129,75 @@ def _normalise(layer: RMSNorm | LayerNorm, norm: Norm, x: Any) -> Any:
         axis_name=layer.axis_name,
         convention=layer.convention,
     )
+
+
+def load_torch_norms(
+    params: Mapping[str, Any], state: Mapping[str, Any], *, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Linen ``params`` with the parameters of norms from a torch state dict.
+
+    Args:
+        params: Nested dicts, those of ``variables["params"]``. They stay as they are.
+        state: As in `normkit.flax.load_torch_norms`.
+        names: Path in torch by path in ``params`` of each norm, such as
+            ``{"block_0/norm": "h.0.ln_1"}``; "" is the top.
+
+    Returns:
+        New nested dicts.
+
+    Raises:
+        TypeError, ValueError: as `normkit.flax.load_torch_norms`.
+
+    Example:
+        >>> params = {"norm": {"scale": jnp.ones(4)}, "dense": {"kernel": jnp.ones((4, 1))}}
+        >>> state = {"ln_f.weight": jnp.arange(4.0)}
+        >>> load_torch_norms(params, state, names={"norm": "ln_f"})["norm"]
+        {'scale': Array([0., 1., 2., 3.], dtype=float32)}
+
+    Source: docs/porting.md.
+    """
+    flat = traverse_util.flatten_dict(dict(params))
+    for path, parameters in from_torch(_norms(flat, names), state, names, "linen").items():
+        for role, array in parameters.items():
+            flat[(*_steps(path), role)] = array
+    nested: dict[str, Any] = traverse_util.unflatten_dict(flat)
+    return nested
+
+
+def torch_norms(params: Mapping[str, Any], *, names: Mapping[str, str]) -> dict[str, jax.Array]:
+    """The parameters of norms in Linen ``params``, under their names in torch.
+
+    Args:
+        params, names: As in `load_torch_norms`.
+
+    Returns:
+        As `normkit.flax.torch_norms`.
+
+    Raises:
+        ValueError: a path is none of a norm.
+
+    Example:
+        >>> params = {"norm": {"scale": jnp.arange(4.0)}}
+        >>> torch_norms(params, names={"norm": "ln_f"})
+        {'ln_f.weight': Array([0., 1., 2., 3.], dtype=float32)}
+
+    Source: docs/porting.md.
+    """
+    return to_torch(_norms(traverse_util.flatten_dict(dict(params)), names), names, "linen")
+
+
+def _norms(flat: Mapping[tuple[str, ...], Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """By path of a norm, its arrays: all at that path, so that what is no norm is found out."""
+    norms = {
+        path: {key[-1]: array for key, array in flat.items() if key[:-1] == _steps(path)}
+        for path in names
+    }
+    for path, parameters in norms.items():
+        if not parameters or not parameters.keys() <= {"scale", "bias"}:
+            known = {"/".join(key[:-1]) for key in flat if key[-1] == "scale"}
+            _checks.path_of_norm(path, sorted(known - {path}))
+    return norms
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/")) if path else ()

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from normkit import Convention, _checks
 from normkit._layer_norm import LAYER_NORM
-from normkit._norm import check_options
-from normkit._presets import convention_of
+from normkit._norm import check_options, saved_options
 from normkit._rms_norm import RMS_NORM
 
 from ._functional import HOST, layer_norm, rms_norm
@@ -42,11 +41,8 @@ class _CarriesOptions(nn.Module):
 
 
 def _options(layer: Any) -> dict[str, Any]:
-    """What is no parameter and belongs to a trained one, as plain data."""
     norm = RMS_NORM if isinstance(layer, nn.RMSNorm) else LAYER_NORM
-    convention = convention_of(layer.convention, norm.name)
-    eps = convention.eps if layer.eps is None else layer.eps
-    return {"eps": eps, "convention": convention.text}
+    return saved_options(norm, layer.eps, layer.convention)
 
 
 class RMSNorm(_CarriesOptions, nn.RMSNorm):
