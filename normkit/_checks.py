@@ -486,6 +486,98 @@ def torch_module(model: Any, is_module: bool) -> None:
         )
 
 
+def replacement_target(target: Any, keep_bias: bool) -> None:
+    """Norms become the same norm of normkit, or RMSNorm."""
+    if target not in (None, "rms_norm"):
+        raise ValueError(
+            f"target must be None, for the same norm, or 'rms_norm'; got {target!r}; leave it out"
+        )
+    if keep_bias and target is None:
+        raise ValueError(
+            "keep_bias is for target='rms_norm'; got it without target, where a bias always stays; "
+            "leave it out"
+        )
+
+
+def names_something(pattern: str, found: bool, norms: Sequence[str]) -> None:
+    """A name in a selection must fit a module."""
+    if not found:
+        some = ", ".join(sorted(norms)[:3]) or "none"
+        raise ValueError(
+            f"a name in select must be that of a norm; got {pattern!r}, which fits none; "
+            f"the model has {some}{', ...' if len(norms) > 3 else ''}"
+        )
+
+
+def cannot_change(name: str, what: str, when: str) -> ValueError:
+    """The error for a model in which no module can be replaced."""
+    return ValueError(
+        f"a model's modules must be its own to replace; {name or 'the model'} is {what}, which "
+        f"keeps hold of the old ones; do it {when}"
+    )
+
+
+def still_there(name: str, is_there: bool) -> None:
+    """Only what was put in a place is taken out again."""
+    if not is_there:
+        raise ValueError(
+            f"undo must find the layers that were put in; at {name!r} there is another by now; "
+            "undo what came later first"
+        )
+
+
+def same_outputs(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """A model gives outputs of the same shapes for the same sample."""
+    if before != after:
+        raise ValueError(
+            f"a model must give outputs of the same shapes for one sample; got {before}, then "
+            f"{after}; pass a sample whose outputs do not depend on chance"
+        )
+
+
+def no_linear_layer(name: str, kind: str, side: str) -> TypeError:
+    """The error for a layer whose weights cannot take over a linear map."""
+    what = "writer" if side == "out" else "reader"
+    return TypeError(
+        f"a {what} must be a linear layer of floating weights (Linear, Conv1D of transformers"
+        f"{', Embedding, a convolution, or a parameter' if side == 'out' else ''}); "
+        f"{name} is {kind}; name another, or leave the model as it is"
+    )
+
+
+def no_description(model: str, known: Iterable[str], arguments: str) -> ValueError:
+    """The error for a model of which nothing says what reads and writes where."""
+    return ValueError(
+        f"a model must be of a kind that normkit has a description of ({', '.join(known)}); got "
+        f"{model}, which has none inside; pass {arguments}"
+    )
+
+
+def not_exact(what: str, reason: str) -> ValueError:
+    """The error for a fold that would give another function."""
+    return ValueError(
+        f"{what} must leave the outputs as they are; here it would not: {reason}; "
+        "the model is as it was"
+    )
+
+
+def needs_sample(why: str) -> ValueError:
+    """The error where there is no batch to prove a fold with."""
+    return ValueError(
+        f"a fold must be proved on a batch; {why}; pass sample=, the model's argument, a tuple of "
+        "them, or a mapping of names"
+    )
+
+
+def fold_fits(fold: str, name: str, found: bool) -> None:
+    """A name in a description must be that of a module or parameter."""
+    if not found:
+        raise ValueError(
+            f"a name given to {fold} must be that of a module or a parameter; got {name!r}, which "
+            "fits none; look at model.named_modules()"
+        )
+
+
 def probe_width(width: Any, least: int) -> None:
     """A row must be long enough for the probes."""
     if not isinstance(width, int) or isinstance(width, bool):

@@ -121,8 +121,8 @@ def census(model: nn.Module) -> Census:
     _checks.torch_module(model, isinstance(model, nn.Module))
     known: dict[Any, tuple[Identification | None, str | None]] = {}
     rows = []
-    for name, module in _norms(model):
-        key = _alike(module)
+    for name, module in norms_of(model):
+        key = alike(module)
         if key not in known:
             known[key] = _identified(module)
         found, reason = known[key]
@@ -133,7 +133,9 @@ def census(model: nn.Module) -> Census:
     return Census(tuple(rows), tuple(_warnings(rows)))
 
 
-def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def norms_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of every norm-like module."""
+
     def is_norm(module: nn.Module) -> bool:
         return "norm" in type(module).__name__.lower()
 
@@ -143,7 +145,7 @@ def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _alike(module: nn.Module) -> Any:
+def alike(module: nn.Module) -> Any:
     """What two modules must share to be identified once: class, shapes and plain attributes."""
     plain = (int, float, str, bool, tuple, type(None))
     attributes = {k: v for k, v in vars(module).items() if isinstance(v, plain) and k != "training"}
