@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -154,11 +155,13 @@ class Maker:
         try:
             self._refuse(names, module, given)
             norm = self.recognised(module)
-            about |= {"width": torch.Size(norm.shape).numel()}
             if norm.fields.eps_place == "outside" and not set(names) & self.named:
                 raise Refusal(
-                    "eps is added outside of the root; name it in select if that is meant"
+                    "eps is added outside of the root; name it in select if that is meant; "
+                    + norm.nearest
                 )
+            norm = norm if norm.shape else _with_width(norm, given)
+            about |= {"width": torch.Size(norm.shape).numel()}
             if self.target is not None:
                 if norm.kind != "layer_norm":
                     raise Refusal("it is an RMSNorm already")
@@ -223,6 +226,14 @@ class Maker:
         if given is not None and self.target is None:
             inputs.append([given.x])
         return compare(module, stand_in(module, norm), norm, chain(*inputs))
+
+
+def _with_width(norm: Recognised, given: Given | None) -> Recognised:
+    """A norm without parameters has the width of what it is given."""
+    if given is None:
+        raise Refusal("it has no parameters that tell its width; pass a sample")
+    axis = -1 if norm.axis is None else norm.axis
+    return replace(norm, shape=(given.x.shape[axis],))
 
 
 # They read the parameters of their norms, in evaluation, and leave the modules uncalled.

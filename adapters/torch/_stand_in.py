@@ -32,8 +32,9 @@ class Recognised:
 
     Attributes:
         kind, convention, eps, axis: As the layer that stands for it is built with.
-        shape: Sizes of the normalised axes.
+        shape: Sizes of the normalised axes; () where nothing of the module tells.
         names: Of "weight" and "bias", those that the module has, with its own names for them.
+        nearest: What tells it from the preset nearest to it that it does not follow.
         only: The dtypes in which that is so; () for all.
         image: Sizes of axes behind the normalised one, in a trial input; () where it is the last.
     """
@@ -44,6 +45,7 @@ class Recognised:
     axis: int | None
     shape: tuple[int, ...]
     names: Mapping[str, str]
+    nearest: str = ""
     only: tuple[str, ...] = ()
     image: tuple[int, ...] = ()
 
@@ -167,8 +169,10 @@ def _from(module: nn.Module, found: Identification) -> Recognised:
     eps = None if machine else _exact_eps(module, found.eps)
     convention = _by_name(found.kind, found.convention)
     axis = None if found.axis == -1 else found.axis
+    shape = (found.width,) if names else ()
+    nearest = str(found.misses[0]) if found.misses else ""
     image = _PLAIN_FORMS[found.call]
-    return Recognised(found.kind, convention, eps, axis, (found.width,), names, image=image)
+    return Recognised(found.kind, convention, eps, axis, shape, names, nearest, image=image)
 
 
 def _why_not(found: Identification) -> str:
