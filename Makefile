@@ -3,10 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test bench fuzz mutants contract transformers lint docs wheel constraints clean
+.PHONY: help demo test bench fuzz mutants contract transformers e2e lint docs wheel constraints clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
+	@sed -n 's/^\([a-z0-9]*\):.*##/\1\t/p' Makefile
 
 demo: .venv/installed  ## Compare every framework here with the exact result
 	$(BIN)/normkit check
@@ -33,6 +33,9 @@ contract: .venv/installed-dev  ## Measure the accuracy contract and write it dow
 transformers: .venv/installed-dev  ## Identify every norm class of transformers
 	$(BIN)/python tests/identify_transformers.py
 
+e2e: .venv/installed-e2e  ## Swap and fold the norms of trained models, with bars
+	$(BIN)/python tests/e2e/run.py $(CASES)
+
 lint: .venv/installed-dev  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,12 +48,12 @@ wheel: .venv/installed-dev  ## Build the sdist and, from it, the wheel into dist
 	rm -rf dist build
 	$(BIN)/python -m build
 
-constraints: .venv/installed-dev  ## Write the installed versions to constraints.txt
+constraints: .venv/installed-e2e  ## Write the installed versions to constraints.txt
 	(sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --all | sed 's/+cpu$$//') > constraints.new
 	mv constraints.new constraints.txt
 
 clean:  ## Remove what the other targets made
-	rm -rf .venv build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .e2e build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -60,4 +63,8 @@ clean:  ## Remove what the other targets made
 
 .venv/installed-dev: .venv/installed
 	$(INSTALL) --group dev
+	touch $@
+
+.venv/installed-e2e: .venv/installed-dev
+	$(INSTALL) --group e2e
 	touch $@

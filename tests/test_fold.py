@@ -112,7 +112,7 @@ def test_fold_centering_of_a_described_model() -> None:
     ("dtype", "bar"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=["float32", "bfloat16"]
 )
 def test_fold_centering_in_other_dtypes(dtype: Any, bar: float) -> None:
-    """Each weight is rounded once: 2^-24 and 2^-9 of it; a few layers and the logits add up."""
+    """Each weight is rounded once: 2^-24 and 2^-8 of it; a few layers and the logits add up."""
     model = Model(tied=False).to(dtype)
     before = model(IDS)
     writer = model.blocks[0].down.weight

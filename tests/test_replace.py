@@ -420,6 +420,14 @@ def test_called_with_more_than_x() -> None:
     assert row.reason == "the model calls it with more than x"
 
 
+def test_held_outside_of_the_modules() -> None:
+    """A list would go on calling the old one."""
+    model = model_of(nn.LayerNorm(16), nn.LayerNorm(16))
+    model.norms = [model[1]]
+    (row,) = replace_norms(model).left
+    assert row.reason == "norms holds it too, beside the modules of the model"
+
+
 def test_a_model_that_is_a_norm() -> None:
     assert "it is the model itself" in str(replace_norms(nn.LayerNorm(16)).left[0].reason)
 

@@ -1,7 +1,6 @@
 """Replacing the norms of a model by normkit's, each with a proof."""
 
-import fnmatch
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -11,15 +10,17 @@ from torch import Tensor, nn
 
 from normkit import _checks
 
-from ._census import alike, norms_of
+from ._census import alike
 from ._changes import Changes, places, refuse_sharded
 from ._module import LayerNorm, RMSNorm
 from ._report import NormReport, NormRow
 from ._sample import Given, change, given_to, outputs
+from ._select import Select, held_elsewhere, selected
 from ._stand_in import Recognised, Refusal, recognise, stand_in
 from ._verify import Comparison, compare, inputs_of
 
-Select = Callable[[str, nn.Module], bool] | str | Iterable[str]
+# They read the parameters of their norms, in evaluation, and leave the modules uncalled.
+_FUSED = (nn.TransformerEncoderLayer,)
 
 
 def replace_norms(
@@ -80,7 +81,7 @@ def replace_norms(
     refuse_sharded(model)
     if not (select is None or callable(select)):
         select = (select,) if isinstance(select, str) else tuple(select)
-    norms = list(_selected(model, select))
+    norms = list(selected(model, select))
     given = {} if sample is None else given_to(model, [m for _, m in norms], sample)
     maker = Maker(model, target, select, keep_bias, verify)
     made = [maker.make(names, module, given.get(module)) for names, module in norms]
@@ -101,33 +102,6 @@ def replace_norms(
     return NormReport(tuple(row for row, _ in made), dry_run, difference, changes)
 
 
-def _selected(
-    model: nn.Module, select: Select | None
-) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
-    """Norms with all their names, in the model's order; each module once."""
-    names: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(module, []).append(name)
-    norms = {module for _, module in norms_of(model)}
-    if select is None:
-        chosen = norms
-    elif callable(select):
-        chosen = {m for m in norms if any(select(name, m) for name in names[m])}
-    else:
-        chosen = set[nn.Module]()
-        for pattern in select:
-            found = {
-                m
-                for m, own in names.items()
-                if pattern in own or (m in norms and fnmatch.filter(own, pattern))
-            }
-            _checks.names_something(pattern, bool(found), [n for m in norms for n in names[m]])
-            chosen |= found
-    for module, own in names.items():
-        if module in chosen:
-            yield tuple(own), module
-
-
 class Maker:
     """Makes the layers; alike norms are asked once what they do."""
 
@@ -145,6 +119,7 @@ class Maker:
         self.drop = ("bias",) if target is not None and not keep_bias else ()
         self.verify = verify
         self.known: dict[Any, Recognised | Refusal] = {}
+        self.held = dict(held_elsewhere(model))
         self.like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
 
     def make(
@@ -187,6 +162,8 @@ class Maker:
             raise Refusal("it is the model itself; build a layer of normkit in its place")
         if self.target is None and isinstance(module, RMSNorm | LayerNorm):
             raise Refusal("it is normkit's already")
+        if module in self.held:
+            raise Refusal(f"{self.held[module]} holds it too, beside the modules of the model")
         if given is not None and not given.alone:
             raise Refusal("the model calls it with more than x")
         fused = [p for p, _ in places(self.model, module) if isinstance(p, _FUSED)]
@@ -234,10 +211,6 @@ def _with_width(norm: Recognised, given: Given | None) -> Recognised:
         raise Refusal("it has no parameters that tell its width; pass a sample")
     axis = -1 if norm.axis is None else norm.axis
     return replace(norm, shape=(given.x.shape[axis],))
-
-
-# They read the parameters of their norms, in evaluation, and leave the modules uncalled.
-_FUSED = (nn.TransformerEncoderLayer,)
 
 
 def _own(layer: RMSNorm | LayerNorm) -> Recognised:

@@ -37,7 +37,8 @@ def main(names: list[str]) -> int:
     for name in names or CASES:
         start = time.perf_counter()
         table = Table("", "measured", "bar", "", title=name)
-        bars = list(CASES[name]())
+        with console.status(name):  # minutes
+            bars = list(CASES[name]())
         for bar in bars:
             said = "" if bar.sign is None else f"{bar.sign} {e2e_page.number(bar.bar)}"
             kept = "" if bar.sign is None else "ok" if bar.holds else "MISSED"
