@@ -1,14 +1,42 @@
-"""The table of docs/models.md from data/e2e.json, both of which `make e2e` writes."""
+"""The tables of docs/models.md from data/e2e.json, both of which `make e2e` writes."""
 
 import json
+import operator
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PATH = Path(__file__).parent.parent / "docs" / "models.md"
 DATA = Path(__file__).parent / "data" / "e2e.json"
 _MARKS = re.compile(r"(<!-- e2e -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "at most": operator.le,
+    "at least": operator.ge,
+}
+
+
+class Bar(NamedTuple):
+    """``value`` must be "=", "at most" or "at least" ``bar``; None where there is no bar."""
+
+    what: str
+    value: float | int | str
+    sign: str | None = None
+    bar: float | int | str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar is kept; NaN keeps none."""
+        return self.sign is None or _HOLDS[self.sign](self.value, self.bar)
+
+    @property
+    def said(self) -> str:
+        """The bar in words."""
+        return f"{self.sign} {number(self.bar)}" if self.sign else ""
 
 
 def number(value: Any) -> str:
@@ -16,14 +44,18 @@ def number(value: Any) -> str:
     return f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
+def recorded() -> dict[str, list[Bar]]:
+    """What the last run of all cases measured."""
+    found = json.loads(DATA.read_text(encoding="utf-8"))
+    return {name: [Bar(**bar) for bar in bars] for name, bars in found.items()}
+
+
 def table() -> str:
     """One section a model."""
     lines = []
-    for name, bars in json.loads(DATA.read_text(encoding="utf-8")).items():
+    for name, bars in recorded().items():
         lines += ["", f"| {name} | measured | bar |", "|---|---|---|"]
-        for bar in bars:
-            said = f"{bar['sign']} {number(bar['bar'])}" if bar["sign"] else ""
-            lines.append(f"| {bar['what']} | {number(bar['value'])} | {said} |")
+        lines += [f"| {bar.what} | {number(bar.value)} | {bar.said} |" for bar in bars]
     return "\n".join([*lines, "", ""])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import e2e_page
 import pytest
 
 _ROOT = Path(__file__).parent.parent
@@ -35,6 +36,13 @@ def test_tables_of_presets_are_those_of_the_data() -> None:
     page = generator.PAGE.read_text(encoding="utf-8")
     assert page.count("| `llama` |") == 1
     assert generator.with_tables(page) == page
+
+
+def test_table_of_models_is_that_of_the_data() -> None:
+    """`make e2e` writes both; what is recorded keeps every bar."""
+    assert e2e_page.page() == e2e_page.PATH.read_text(encoding="utf-8")
+    for name, bars in e2e_page.recorded().items():
+        assert [bar.what for bar in bars if not bar.holds] == [], name
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)

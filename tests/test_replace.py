@@ -223,7 +223,8 @@ def test_mode_requires_grad_and_state_survive_both_ways() -> None:
     assert model[3].variance_epsilon == 1e-6  # its other attributes too
     model.train()
     model.to(torch.float64)
-    model.load_state_dict({k: 2 * v for k, v in model.state_dict().items()})
+    # other Parameter objects in the same places
+    model.load_state_dict({k: 2 * v for k, v in model.state_dict().items()}, assign=True)
     state = {k: v.clone() for k, v in model.state_dict().items()}
     report.undo()
     assert model[1] is old

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from bars import Bar
+from e2e_page import Bar
 from normkit.torch import fold_centering, fold_scale, replace_norms
 from torch import nn
 from weights import gpt2

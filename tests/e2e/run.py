@@ -40,9 +40,8 @@ def main(names: list[str]) -> int:
         with console.status(name):  # minutes
             bars = list(CASES[name]())
         for bar in bars:
-            said = "" if bar.sign is None else f"{bar.sign} {e2e_page.number(bar.bar)}"
             kept = "" if bar.sign is None else "ok" if bar.holds else "MISSED"
-            table.add_row(bar.what, e2e_page.number(bar.value), said, kept)
+            table.add_row(bar.what, e2e_page.number(bar.value), bar.said, kept)
         console.print(table, f"{time.perf_counter() - start:.0f} s\n")
         missed += sum(not bar.holds for bar in bars)
         results[name] = [bar._asdict() for bar in bars]

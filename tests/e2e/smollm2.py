@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import normkit.torch
 import torch
-from bars import Bar
+from e2e_page import Bar
 from torch import nn
 from weights import smollm2
 
