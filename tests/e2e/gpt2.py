@@ -8,6 +8,7 @@ from normkit.torch import fold_centering, fold_scale, replace_norms
 from torch import nn
 from weights import gpt2
 
+TITLE = "GPT-2 small, random"
 _WIDTH, _NORMS = 768, 25
 
 

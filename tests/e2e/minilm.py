@@ -7,6 +7,7 @@ import torch
 from e2e_page import Bar
 from weights import minilm
 
+TITLE = "all-MiniLM-L6-v2"
 _SENTENCES = (
     "The cat eats fish.",
     "A feline is having seafood for dinner.",

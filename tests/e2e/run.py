@@ -20,11 +20,7 @@ import smollm2
 from rich.console import Console
 from rich.table import Table
 
-CASES = {
-    "SmolLM2-135M": smollm2.run,
-    "all-MiniLM-L6-v2": minilm.run,
-    "GPT-2 small, random": gpt2.run,
-}
+CASES = {"smollm2": smollm2, "minilm": minilm, "gpt2": gpt2}
 
 
 def main(names: list[str]) -> int:
@@ -36,15 +32,16 @@ def main(names: list[str]) -> int:
     console, missed, results = Console(), 0, {}
     for name in names or CASES:
         start = time.perf_counter()
-        table = Table("", "measured", "bar", "", title=name)
-        with console.status(name):  # minutes
-            bars = list(CASES[name]())
+        title = CASES[name].TITLE
+        table = Table("", "measured", "bar", "", title=title)
+        with console.status(title):  # minutes
+            bars = list(CASES[name].run())
         for bar in bars:
             kept = "" if bar.sign is None else "ok" if bar.holds else "MISSED"
             table.add_row(bar.what, e2e_page.number(bar.value), bar.said, kept)
         console.print(table, f"{time.perf_counter() - start:.0f} s\n")
         missed += sum(not bar.holds for bar in bars)
-        results[name] = [bar._asdict() for bar in bars]
+        results[title] = [bar._asdict() for bar in bars]
     if not names and not missed:
         e2e_page.DATA.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         e2e_page.write()

@@ -8,6 +8,7 @@ from e2e_page import Bar
 from torch import nn
 from weights import smollm2
 
+TITLE = "SmolLM2-135M"
 _PROMPTS = (
     "The capital of France is",
     "A recipe for tomato soup: first,",
