@@ -250,5 +250,7 @@ def test_fold_scale_is_refused() -> None:
         fold_scale(model)
     with pytest.raises(TypeError, match="a reader must be a linear layer"):
         fold_scale(model, readers={"last": ["tokens"]}, sample=IDS)
+    with pytest.raises(TypeError, match="positions is a parameter"):
+        fold_scale(model, readers={"last": ["positions"]}, sample=IDS)
     with pytest.raises(ValueError, match="0: follows no convention"):
         fold_scale(nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 2)), readers={"0": ["1"]})

@@ -78,7 +78,8 @@ def fold_centering(
         sample: A batch for the proof: the model's argument, a tuple of them, or a mapping of names.
             None makes one for the known models.
         verify: Whether the model's outputs are compared before and after, in float64 and in its own
-            dtypes. In float64 they may differ by 1e-12 of the largest.
+            dtypes. In float64 they may differ by 1e-12 of the largest. It takes the memory of the
+            model in float64 beside the model.
 
     Returns:
         A `FoldReport` with ``undo()``. A weight that a writer shares with another layer, as GPT-2's

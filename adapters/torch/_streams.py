@@ -158,6 +158,8 @@ def features(model: nn.Module, name: str, side: str) -> Iterator[tuple[nn.Module
     owner, _, leaf = name.rpartition(".")
     parent = model.get_submodule(owner)
     if parent._parameters.get(leaf) is not None:
+        if side == "in":
+            raise _checks.no_linear_layer(name, "a parameter", side)
         yield parent, leaf, -1
         return
     layer = model.get_submodule(name)
