@@ -148,25 +148,29 @@ def _far(
     norm: Recognised, layer: Any, x_dtype: str, dtype: str, x: Any, theirs: Any, ours: Any
 ) -> tuple[Any, float]:
     """Which elements differ beyond the criterion, and the largest difference in ULPs."""
-    from normkit.testing import ulp
-
     finite = np.isfinite(theirs) & np.isfinite(ours)
     theirs, ours = np.where(finite, theirs, 0.0), np.where(finite, ours, 0.0)
     difference = np.abs(theirs - ours)
     size = np.maximum(np.abs(theirs), np.abs(ours))
     largest = np.maximum(size.max(-1, keepdims=True), 1e-300)
     scale = None if layer.weight is None else dtype_name(layer.weight.dtype)
-    noise = _NOISE_ULP * ulp(largest, coarsest(norm, x_dtype, scale, dtype))
+    noise = _NOISE_ULP * _spacing(largest, coarsest(norm, x_dtype, scale, dtype))
     if norm.kind == "layer_norm":
         centred = np.abs(x - x.mean(-1, keepdims=True)).max(-1, keepdims=True)
         noise = noise * (1.0 + np.abs(x).max(-1, keepdims=True) / np.maximum(centred, 1e-300))
-    worst = float((difference / ulp(largest, dtype)).max())
+    worst = float((difference / _spacing(largest, dtype)).max())
     if dtype not in HALF_DTYPES:
         return difference > noise, worst
-    far = difference > noise + _STEPS * ulp(size, dtype)
+    far = difference > noise + _STEPS * _spacing(size, dtype)
     if not far.any() and (difference > noise).mean() > _FLIPPED:
         far = difference > noise
     return far, worst
+
+
+def _spacing(values: Any, dtype: str) -> Any:
+    """Distance between neighbouring numbers of the dtype at each value: one ULP."""
+    info = torch.finfo(getattr(torch, dtype))
+    return np.maximum(np.ldexp(info.eps, np.frexp(values)[1] - 1), info.tiny * info.eps)
 
 
 def coarsest(norm: Recognised, x: str, scale: str | None, result: str) -> str:
