@@ -162,6 +162,7 @@ def _python(script: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
@@ -264,11 +265,12 @@ def test_numbers_that_lie_oddly(op: str, layout: str) -> None:
 def test_large_result_is_an_ordinary_tensor(op: str) -> None:
     """Its memory is asked for in large pages; that does not show."""
     torch = pytest.importorskip("torch")
+    import normkit.numpy
     import normkit.torch
 
     x = torch.randn(3000, 1000)
     y = getattr(normkit.torch, op)(x)
-    assert torch.equal(y, getattr(normkit.torch, op)(x, kernel="array_api"))
+    assert np.array_equal(y.numpy(), getattr(normkit.numpy, op)(x.numpy()))
     kept = y.clone()
     assert torch.equal(y.view(-1)[5:], kept.view(-1)[5:])
     assert torch.equal(y.share_memory_(), kept)

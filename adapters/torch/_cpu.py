@@ -127,7 +127,7 @@ def small_forward(
     run, step = cpu.loops(), width * x.element_size()
     loop = run.forward_loop(_CENTRE[norm.name], _NAMES[x.dtype])
     tags, nothing = (_CENTRE[norm.name], 0), (0, 0, 0, 0)
-    weight_kind, bias_kind = _parameter(weight)[1], _parameter(bias)[1]
+    weight_kind, bias_kind = _kind(weight), _kind(bias)
 
     def at_once(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         weight, bias = _contiguous(weight), _contiguous(bias)
@@ -203,7 +203,11 @@ def _contiguous(p: Tensor | None) -> Tensor | None:
 
 
 def _parameter(p: Tensor | None) -> tuple[int, int]:
-    return (0, 0) if p is None else (p.data_ptr(), cpu.KINDS[_NAMES[p.dtype]])
+    return (0 if p is None else p.data_ptr()), _kind(p)
+
+
+def _kind(p: Tensor | None) -> int:
+    return 0 if p is None else cpu.KINDS[_NAMES[p.dtype]]
 
 
 def _gradient(total: Any, parameter: Tensor | None) -> Tensor | None:

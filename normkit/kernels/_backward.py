@@ -9,9 +9,18 @@ from numba import njit, types
 from numba.extending import overload, register_jitable
 
 from ._forward import parameter
-from ._memory import DBIAS, DSCALE, OTHER_RESULT, RESULT, accumulate, load, multiply_add, store
+from ._memory import (
+    DBIAS,
+    DSCALE,
+    OTHER_RESULT,
+    RESULT,
+    accumulate,
+    add_up,
+    load,
+    multiply_add,
+    store,
+)
 from ._statistics import (
-    ANY_ORDER,
     again,
     deviation,
     in_blocks,
@@ -24,13 +33,13 @@ from ._statistics import (
 
 
 @in_blocks
-@njit(fastmath=ANY_ORDER)
+@njit
 def gradient_sums(first, last, centre, tag, x, work, mean, rest, dy_tag, dy, dy_work, dy_q, scale):
     """(sum g, sum g d); RMSNorm does not ask for the first."""
     total = product = 0.0
     for j in range(first, last):
         g = widened(dy_tag, dy, dy_work, j, dy_q) * load(np.float64(0), scale, j)
-        total += g
+        total = add_up(total, g)
         d = deviation(centre, tag, again(tag, x, work, j), mean, rest)
         product = multiply_add(g, d, product)
     return total, product

@@ -26,6 +26,8 @@ _IN_MEMORY = {
 }
 _SIZE = {types.float32: 4, types.float64: 8, types.uint16: 2, types.int16: 2}
 
+_ANY_ORDER = ("reassoc", "nsz")
+
 # What a kernel writes to: the compiler is told that none of these overlaps another, or an input
 # except in place. Else it would not use vectors.
 RESULT, OTHER_RESULT, TOTAL, DSCALE, DBIAS, WORK = range(6)
@@ -136,13 +138,26 @@ def kept(context, address, index):
 
 
 @intrinsic
+def add_up(context, total, term):
+    """total + term in a sum that may be added in any order: the compiler makes vectors of it.
+
+    Of this operation alone. A whole function in fast mathematics would merge subtractions too.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return builder.fadd(*arguments, flags=_ANY_ORDER)
+
+    return types.float64(types.float64, types.float64), generate
+
+
+@intrinsic
 def multiply_add(context, a, b, c):
     """a b + c in a sum whose order does not matter, in one rounding where the machine can."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(_DOUBLE, [_DOUBLE] * 3)
         function = builder.module.declare_intrinsic("llvm.fmuladd", [_DOUBLE], kind)
-        return builder.call(function, arguments, fastmath=("reassoc", "nsz"))
+        return builder.call(function, arguments, fastmath=_ANY_ORDER)
 
     return types.float64(types.float64, types.float64, types.float64), generate
 

@@ -9,15 +9,12 @@ import math
 from numba import njit, types
 from numba.extending import overload, register_jitable
 
-from ._memory import HALF, fused, keep, kept, load, magnitude, multiply_add
+from ._memory import HALF, add_up, fused, keep, kept, load, magnitude, multiply_add
 
 _BLOCK = 1024
 
 # Bits of float64 numbers, which are in the order of the numbers
 _TINY, _HUGE, _INFINITE = ((1023 + exponent) << 52 for exponent in (-400, 400, 1024))
-
-# Only the sums that carry this may be added up in any order.
-ANY_ORDER = {"reassoc", "nsz"}
 
 
 def widened(tag, x, work, index, q):
@@ -94,7 +91,7 @@ def in_blocks(block):
 
 
 @in_blocks
-@njit(fastmath=ANY_ORDER)
+@njit
 def squares(first, last, tag, x, work, q):
     """(0, sum x^2)."""
     total = 0.0
@@ -105,25 +102,25 @@ def squares(first, last, tag, x, work, q):
 
 
 @in_blocks
-@njit(fastmath=ANY_ORDER)
+@njit
 def sums(first, last, tag, x, work, q):
     """(sum x, sum x^2)."""
     total = square = 0.0
     for j in range(first, last):
         value = widened(tag, x, work, j, q)
-        total += value
+        total = add_up(total, value)
         square = multiply_add(value, value, square)
     return total, square
 
 
 @in_blocks
-@njit(fastmath=ANY_ORDER)
+@njit
 def sums_centred(first, last, tag, x, work, mean, rest):
     """(sum d, sum d^2), d = (x - mean) - rest."""
     total = square = 0.0
     for j in range(first, last):
         d = (again(tag, x, work, j) - mean) - rest
-        total += d
+        total = add_up(total, d)
         square = multiply_add(d, d, square)
     return total, square
 
