@@ -120,7 +120,7 @@ def test_residual(host: Subject, op: str, dtype: str, axis: int) -> None:
 def test_bits_do_not_depend_on_threads(
     host: Subject, op: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrays = _arrays((301, 1024), "float32")
+    arrays = _arrays((1201, 1024), "float32")
     found = []
     for number in (1, threads):
         monkeypatch.setenv("OMP_NUM_THREADS", str(number))
@@ -141,7 +141,7 @@ def _set_torch_threads(host: Subject, number: int) -> None:
 def test_sixteen_threads_call_a_thousand_times(host: Subject) -> None:
     """Small calls, and large ones that share the pool."""
     inputs = [
-        _arrays(shape, "float32", seed)[1:] for seed, shape in enumerate([(2, 64), (300, 512)])
+        _arrays(shape, "float32", seed)[1:] for seed, shape in enumerate([(2, 64), (1100, 512)])
     ]
     expected = [[host.run(op, *arrays) for op in FORWARD] for arrays in inputs]
 
@@ -173,7 +173,7 @@ _CALLS = """
 import sys
 import numpy as np
 import normkit.numpy
-x = np.random.default_rng(0).standard_normal((300, 512)).astype(np.float32)
+x = np.random.default_rng(0).standard_normal((1100, 512)).astype(np.float32)
 def same(op):
     function = getattr(normkit.numpy, op)
     return np.array_equal(function(x, kernel="numba"), function(x, kernel="array_api"))
