@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import normkit
 from normkit.cli.backends import find_backends
+from normkit.kernels import cpu
 
 _PACKAGES = (
     *("numpy", "ml-dtypes", "numba", "array-api-compat", "torch", "jax", "flax"),
@@ -28,6 +29,8 @@ def info_lines() -> Iterator[str]:
         yield f"  {backend.label:18}kernels: {', '.join(kernel_names(backend.framework))}"
     for label, reason in missing.items():
         yield f"  {label:18}missing: {reason}"
+    if why_not := cpu.unavailable():
+        yield f"  {'kernel numba':18}missing: {why_not}"
 
 
 def _version(package: str) -> str:
