@@ -433,13 +433,6 @@ MUTANTS = [
         _select("test_kernels", "depend_on_threads"),
     ),
     Mutant(
-        "threads share a workspace",
-        "normkit/kernels/_threads.py",
-        "_spare = local()",
-        "_spare = type('Shared', (), {})()",
-        _select("test_kernels", "sixteen"),
-    ),
-    Mutant(
         "a result overlaps the rows that are still to be read",
         "adapters/numpy/_cpu.py",
         "if not np.may_share_memory(out, x) or (in_place and out.strides == x.strides):",
