@@ -58,13 +58,14 @@ def test_floor_where_scale_hides_the_rest_of_the_row() -> None:
     assert_ulp(y, exact, floor=contract_floor(x, exact, scale))
 
 
-def test_float64_subnormal_deviations() -> None:
+@pytest.mark.parametrize("kernel", [None, "array_api"])
+def test_float64_subnormal_deviations(kernel: str | None) -> None:
     """Deviations below 2^-1022, which eps leaves small, and a huge scale brings back."""
     x = np.repeat([[1e-297]], 5, axis=1)
     x[0, 0] = np.nextafter(1e-297, 0)
     scale = np.full(5, 1e300)
     exact = EXACT["layer_norm"](x, scale, eps=1e-12)
-    y = normkit.numpy.layer_norm(x, scale, eps=1e-12)
+    y = normkit.numpy.layer_norm(x, scale, eps=1e-12, kernel=kernel)
     assert_ulp(y, exact, floor=contract_floor(x, exact, scale))
 
 
