@@ -177,6 +177,23 @@ def same_dtype(name: str, array: Any, x: Any) -> None:
         )
 
 
+def same_device(name: str, array: Any, x: Any) -> None:
+    """``array`` must lie where x does."""
+    if array.device != x.device:
+        raise ValueError(
+            f"{_said(name)} must be on the device of x, {x.device}; got {array.device}; move one of "
+            f"the two"
+        )
+
+
+def no_memory(shape: Any) -> ValueError:
+    """For a tensor whose storage was freed, as a sharded model does between its uses."""
+    return ValueError(
+        f"a tensor must hold its numbers; got one of shape {tuple(shape)} whose storage was freed; "
+        f"gather it first"
+    )
+
+
 def epsilon(eps: Any) -> float:
     """``eps`` as a Python float, so that a typed scalar cannot change a result's dtype."""
     number = isinstance(eps, numbers.Real) and not isinstance(eps, bool)

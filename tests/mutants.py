@@ -428,7 +428,7 @@ MUTANTS = [
     Mutant(
         "the parts of dscale depend on the threads",
         "normkit/kernels/_run.py",
-        "parts = max(1, min(_MOST_PARTS, rows // 2, rows * width // _PART))",
+        "parts = cpu.parts_of_sums(rows, width)",
         "parts = max(1, min(threads, rows // 2))",
         _select("test_kernels", "depend_on_threads"),
     ),

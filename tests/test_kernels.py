@@ -283,6 +283,27 @@ def test_large_result_is_an_ordinary_tensor(op: str) -> None:
     assert torch.equal(y[:3000], kept)
 
 
+@pytest.mark.parametrize("rows", [2, 1024])
+def test_memory_that_is_not_there(op: str, rows: int) -> None:
+    """An error, where the loops would read at address 0; also after a call that was right."""
+    torch = pytest.importorskip("torch")
+    import normkit.torch
+
+    function = getattr(normkit.torch, op)
+    x, weight = torch.ones(rows, 1024), torch.ones(1024)
+    for _ in range(2):
+        function(x, weight)
+        with pytest.raises(ValueError, match="weight must be on the device of x, cpu; got meta"):
+            function(x, weight.to("meta"))
+        with pytest.raises(ValueError, match="residual must be on the device of x, cpu; got meta"):
+            getattr(normkit.torch, f"add_{op}")(x, x.to("meta"))
+        with pytest.raises(ValueError, match="dy must be on the device of x, cpu; got meta"):
+            getattr(normkit.torch, f"{op}_vjp")(x.to("meta"), x)
+    weight.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"shape \(1024,\) whose storage was freed"):
+        function(x, weight)
+
+
 def test_second_derivative(op: str) -> None:
     """Of the formula; a kernel that is asked for by name serves the first."""
     torch = pytest.importorskip("torch")

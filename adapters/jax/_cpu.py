@@ -19,7 +19,6 @@ from normkit._checks import dtype_name
 from normkit.kernels import cpu
 
 _MAJOR = 0
-_MOST_PARTS, _PART = 64, 64 * 1024  # as normkit.kernels sums gradients
 
 
 @functools.cache
@@ -57,7 +56,7 @@ def backward(
 ) -> tuple[Any, Any, Any]:
     """(dx, dscale, dbias), the latter two in float64; dbias is None without bias."""
     rows, width = x.shape
-    parts = max(1, min(_MOST_PARTS, rows // 2, x.size // _PART))
+    parts = cpu.parts_of_sums(rows, width)
     name = _registered("backward", centre, dtype_name(x.dtype), dtype_name(dy.dtype), has_bias)
     shapes = (
         jax.ShapeDtypeStruct(x.shape, x.dtype),

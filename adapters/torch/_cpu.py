@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normkit import _checks
 from normkit._checks import Axes
 from normkit._kernel import Kernel
 from normkit._layer_norm import LAYER_NORM
@@ -134,12 +135,12 @@ def small_forward(
         if not x.is_contiguous():
             return _forward(norm, x, weight, bias, call)
         y = torch.empty_like(x)
-        w = 0 if weight is None else weight.data_ptr()
-        b = 0 if bias is None else bias.data_ptr()
+        w = 0 if weight is None else _address(weight)
+        b = 0 if bias is None else _address(bias)
         work = run.borrow_workspace(3 * width)
         loop(
             *tags,
-            *(x.data_ptr(), step),
+            *(_address(x), step),
             *nothing,
             *(y.data_ptr(), step),
             *(w, weight_kind, b, bias_kind, work[1], 0, rows, width, call.eps),
@@ -195,7 +196,14 @@ def _size(source: Tensor, axes: Axes) -> tuple[int, int]:
 def _rows(t: Tensor, axes: Axes, width: int) -> tuple[int, int]:
     """(address, bytes from row to row) of a tensor in rows."""
     step = width * t.element_size() if t.is_contiguous() else _step(t, len(axes))
-    return t.data_ptr(), step or 0
+    return _address(t), step or 0
+
+
+def _address(t: Tensor) -> int:
+    address = t.data_ptr()
+    if not address and t.numel():  # the loops would read what is not there
+        raise _checks.no_memory(t.shape)
+    return address
 
 
 def _contiguous(p: Tensor | None) -> Tensor | None:
@@ -203,7 +211,7 @@ def _contiguous(p: Tensor | None) -> Tensor | None:
 
 
 def _parameter(p: Tensor | None) -> tuple[int, int]:
-    return (0 if p is None else p.data_ptr()), _kind(p)
+    return (0 if p is None else _address(p)), _kind(p)
 
 
 def _kind(p: Tensor | None) -> int:

@@ -229,7 +229,7 @@ def check(
             raise _checks.no_layout(
                 "x", "a nested tensor of layout torch.strided", "build it with layout=torch.jagged"
             )
-    return check_call(
+    call = check_call(
         norm,
         x,
         weight,
@@ -241,6 +241,10 @@ def check(
         host=HOST,
         **like_x,
     )
+    for name, tensor in {"weight": weight, "bias": bias, **like_x}.items():
+        if tensor is not None:
+            _checks.same_device(name, tensor, x)
+    return call
 
 
 def _norm(
@@ -328,9 +332,9 @@ def _known(
             x.device,
             x.layout,
             type(weight),
-            None if weight is None else (weight.dtype, weight.shape),
+            None if weight is None else (weight.dtype, weight.shape, weight.device),
             type(bias),
-            None if bias is None else (bias.dtype, bias.shape),
+            None if bias is None else (bias.dtype, bias.shape, bias.device),
             options,
             type(options[0]),
             type(options[1]),

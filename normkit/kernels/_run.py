@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from . import cpu
 from ._compiled import backward_loop, forward_loop
 from ._threads import borrow_workspace, parts_for, return_workspace, run_parts
-
-# The backward pass sums the parameters' gradients in at most so many parts, of so many elements
-_MOST_PARTS, _PART = 64, 64 * 1024
 
 
 def forward(
@@ -70,7 +68,7 @@ def backward(
     dx has the dtype of x, dy that or float64. The other arguments are those of `forward`.
     """
     loop = backward_loop(centre, dtype, dy_dtype, has_bias)
-    parts = max(1, min(_MOST_PARTS, rows // 2, rows * width // _PART))
+    parts = cpu.parts_of_sums(rows, width)
     sums = np.zeros((1 + has_bias, parts, width))
     address: int = sums.__array_interface__["data"][0]
 

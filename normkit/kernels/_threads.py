@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from threading import local
 from typing import Any
@@ -20,9 +20,10 @@ _spare = local()
 def run_parts(run: Callable[[int, int], None], count: int, parts: int) -> None:
     """``run(first, last)`` on ``parts`` ranges that make up ``range(count)``, at the same time."""
     bounds = [count * k // parts for k in range(parts + 1)]
-    futures = []
+    futures: list[Future[None]] = []
     try:
-        futures = [_threads().submit(run, a, b) for a, b in pairwise(bounds[1:])]
+        for first, last in pairwise(bounds[1:]):
+            futures.append(_threads().submit(run, first, last))
     except RuntimeError:  # the interpreter is ending and takes no new work
         run(bounds[1 + len(futures)], count)
     run(0, bounds[1])

@@ -17,6 +17,9 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 # So many elements are worth a thread of their own: it starts after some 50 microseconds
 SERIAL = 256 * 1024
 
+# The backward pass sums the parameters' gradients in at most so many parts, of so many elements
+_MOST_PARTS, _PART = 64, 64 * 1024
+
 # How a loop is told the dtype of scale or bias; 0 stands for none
 KINDS = {name: kind for kind, name in enumerate(DTYPES, start=1)}
 
@@ -61,6 +64,11 @@ def _evenly(axes: Sequence[tuple[int, int]], step: int) -> bool:
             return False
         step *= size
     return True
+
+
+def parts_of_sums(rows: int, width: int) -> int:
+    """Into how many parts the rows fall whose dscale and dbias are summed apart."""
+    return max(1, min(_MOST_PARTS, rows // 2, rows * width // _PART))
 
 
 def default_threads() -> int:
