@@ -33,22 +33,9 @@ def forward_to(
     out: Array, norm: Norm, x: Array, scale: Array | None, bias: Array | None, call: Call
 ) -> Array:
     """Write the norm of x to ``out``, which may be x."""
-    scale, bias = _contiguous(scale), _contiguous(bias)
     source = _in_rows(x, call.axes)
     target = _target(out, x, source, call.axes)
-    rows, width = _size(source, call.axes)
-    cpu.loops().forward(
-        _CENTRE[norm.name],
-        dtype_name(x.dtype),
-        _rows(source, call.axes),
-        _rows(target, call.axes),
-        _parameter(scale),
-        _parameter(bias),
-        rows,
-        width,
-        call.eps,
-        cpu.default_threads(),
-    )
+    _run(norm, scale, bias, call, source, target)
     return _filled(out, target, call.axes)
 
 
@@ -56,26 +43,29 @@ def add_forward(
     norm: Norm, x: Array, residual: Array, scale: Array | None, bias: Array | None, call: Call
 ) -> tuple[Array, Array]:
     """(norm of total, total = x + residual) in one pass over both."""
-    scale, bias = _contiguous(scale), _contiguous(bias)
-    x_rows, residual_rows = _in_rows(x, call.axes), _in_rows(residual, call.axes)
+    source = _in_rows(x, call.axes)
     y, total = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    y_rows, total_rows = (_target(a, x, x_rows, call.axes) for a in (y, total))
-    rows, width = _size(x_rows, call.axes)
+    y_rows, total_rows = (_target(a, x, source, call.axes) for a in (y, total))
+    _run(norm, scale, bias, call, source, y_rows, _in_rows(residual, call.axes), total_rows)
+    return _filled(y, y_rows, call.axes), _filled(total, total_rows, call.axes)
+
+
+def _run(norm: Norm, scale: Array | None, bias: Array | None, call: Call, *in_rows: Array) -> None:
+    """The loop on arrays in rows: x and y, and for a residual addition residual and total."""
+    scale, bias = _contiguous(scale), _contiguous(bias)
+    x, y, *added = (_rows(a, call.axes) for a in in_rows)
     cpu.loops().forward(
         _CENTRE[norm.name],
-        dtype_name(x.dtype),
-        _rows(x_rows, call.axes),
-        _rows(y_rows, call.axes),
+        dtype_name(in_rows[0].dtype),
+        x,
+        y,
         _parameter(scale),
         _parameter(bias),
-        rows,
-        width,
+        *_size(in_rows[0], call.axes),
         call.eps,
         cpu.default_threads(),
-        _rows(residual_rows, call.axes),
-        _rows(total_rows, call.axes),
+        *added,
     )
-    return _filled(y, y_rows, call.axes), _filled(total, total_rows, call.axes)
 
 
 def _vjp(

@@ -33,22 +33,9 @@ def _unsupported(x: Tensor, call: Call) -> str | None:
 def _forward(
     norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
 ) -> Tensor:
-    weight, bias = _contiguous(weight), _contiguous(bias)
     source = _in_rows(x, call.axes)
     y, target = _like(x, source, call.axes)
-    rows, width = _size(source, call.axes)
-    cpu.loops().forward(
-        _CENTRE[norm.name],
-        _NAMES[x.dtype],
-        _rows(source, call.axes, width),
-        _rows(target, call.axes, width),
-        _parameter(weight),
-        _parameter(bias),
-        rows,
-        width,
-        call.eps,
-        torch.get_num_threads(),
-    )
+    _run(norm, weight, bias, call, source, target)
     return y if target is y else _filled(y, target, call.axes)
 
 
@@ -62,30 +49,35 @@ def add_forward(
 ) -> tuple[Tensor, Tensor]:
     """(norm of total, total = x + residual) in one pass, where both have rows."""
     total, y = torch.empty_like(x), torch.empty_like(x)
-    arrays = (x, residual, total, y)
-    if not all(_has_rows(t, call.axes) for t in arrays):
+    if not all(_has_rows(t, call.axes) for t in (x, residual, total, y)):
         total = x + residual
         return _forward(norm, total, weight, bias, call), total
-    weight, bias = _contiguous(weight), _contiguous(bias)
     for result in (total, y):
         ask_for_large_pages(result.data_ptr(), result.nbytes)
-    rows, width = _size(x, call.axes)
-    x_rows, residual_rows, total_rows, y_rows = (_rows(t, call.axes, width) for t in arrays)
+    _run(norm, weight, bias, call, x, y, residual, total)
+    return y, total
+
+
+def _run(
+    norm: Norm, weight: Tensor | None, bias: Tensor | None, call: Call, *in_rows: Tensor
+) -> None:
+    """The loop on tensors in rows: x and y, and for a residual addition residual and total."""
+    weight, bias = _contiguous(weight), _contiguous(bias)
+    rows, width = _size(in_rows[0], call.axes)
+    x, y, *added = (_rows(t, call.axes, width) for t in in_rows)
     cpu.loops().forward(
         _CENTRE[norm.name],
-        _NAMES[x.dtype],
-        x_rows,
-        y_rows,
+        _NAMES[in_rows[0].dtype],
+        x,
+        y,
         _parameter(weight),
         _parameter(bias),
         rows,
         width,
         call.eps,
         torch.get_num_threads(),
-        residual_rows,
-        total_rows,
+        *added,
     )
-    return y, total
 
 
 def _vjp(
@@ -120,7 +112,7 @@ def small_forward(
 ) -> Callable[..., Tensor] | None:
     """`_forward` for tensors like these, in as few steps of Python as it takes; None for large ones.
 
-    A row of 4096 takes 2 microseconds, and `_forward` 5 to get there.
+    On a single row `_forward` takes longer to reach the loop than the loop takes.
     """
     rows, width = _size(x, call.axes)
     if rows * width >= 2 * cpu.SERIAL or not _has_rows(x, call.axes):

@@ -14,6 +14,7 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
+from ._cpu import KERNEL as CPU_KERNEL
 from ._cpu import add_forward, small_forward
 from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_vjp
 
@@ -294,7 +295,7 @@ def _add_norm(
     if not torch.compiler.is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
         seen = formula_is_needed() or _operator_is_needed(x, residual, weight, bias)
-        if kernel is KERNELS[0] and plain and are_plain(residual) and not seen:
+        if kernel is CPU_KERNEL and plain and are_plain(residual) and not seen:
             return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
     return _norm(norm, total, weight, bias, *options), total
@@ -315,7 +316,7 @@ def _examined(
     call = check(norm, x, weight, bias, *options)
     plain = are_plain(x, weight, bias)
     kernel = choose(KERNELS if plain else VISIBLE, x, call)
-    at_once = small_forward(norm, x, weight, bias, call) if kernel is KERNELS[0] else None
+    at_once = small_forward(norm, x, weight, bias, call) if kernel is CPU_KERNEL else None
     return call, kernel, plain, at_once
 
 

@@ -132,7 +132,9 @@ def _define(norm: Norm) -> None:
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient will be differentiated, which no kernel can be
-            call = ctx.call._replace(kernel=None) if ctx.call.kernel == "numba" else ctx.call
+            call = (
+                ctx.call._replace(kernel=None) if ctx.call.kernel == _cpu.KERNEL.name else ctx.call
+            )
             gradients = formula_vjp(norm, dy, x, weight, bias, call)
         else:
             gradients = run_vjp(norm, dy, x, weight, bias, ctx.call)

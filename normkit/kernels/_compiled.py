@@ -19,7 +19,7 @@ _NUMBER, _REAL = types.int64, types.float64
 @functools.cache
 def forward_loop(centre: bool | None, dtype: str) -> Callable[..., None]:
     """`forward_rows` for x of ``dtype``."""
-    return _compiled(forward_rows, (_centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL))
+    return _for_python(forward_rows, _forward_signature(centre, dtype))
 
 
 @functools.cache
@@ -27,23 +27,28 @@ def backward_loop(
     centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
 ) -> Callable[..., None]:
     """`backward_rows` for x of ``dtype`` and dy of ``dy_dtype``."""
-    dbias = _NUMBER if has_bias else types.none
-    numbers = (*[_NUMBER] * 9, dbias, *[_NUMBER] * 4)
-    return _compiled(backward_rows, (_centre(centre), TAGS[dtype], TAGS[dy_dtype], *numbers, _REAL))
+    return _for_python(backward_rows, _backward_signature(centre, dtype, dy_dtype, has_bias))
 
 
 def forward_function(centre: bool | None, dtype: str) -> Any:
     """`forward_loop` as a function of C, for code that runs without Python."""
-    return _c_function(forward_rows, (_centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL))
+    return _c_function(forward_rows, _forward_signature(centre, dtype))
 
 
 def backward_function(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> Any:
     """`backward_loop` as a function of C."""
-    dbias = _NUMBER if has_bias else types.none
-    numbers = (*[_NUMBER] * 9, dbias, *[_NUMBER] * 4)
-    return _c_function(
-        backward_rows, (_centre(centre), TAGS[dtype], TAGS[dy_dtype], *numbers, _REAL)
-    )
+    return _c_function(backward_rows, _backward_signature(centre, dtype, dy_dtype, has_bias))
+
+
+def _forward_signature(centre: bool | None, dtype: str) -> tuple[Any, ...]:
+    return _centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL
+
+
+def _backward_signature(
+    centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
+) -> tuple[Any, ...]:
+    tags = _centre(centre), TAGS[dtype], TAGS[dy_dtype]
+    return *tags, *[_NUMBER] * 9, _NUMBER if has_bias else types.none, *[_NUMBER] * 4, _REAL
 
 
 def _c_function(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
@@ -68,7 +73,7 @@ def _centre(centre: bool | None) -> Any:
     return types.boolean if centre else types.none
 
 
-def _compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
+def _for_python(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
     # The entry point is the machine code with a wrapper that takes Python numbers: without the
     # look at each argument's type that a call of the dispatcher begins with.
     entry_point: Callable[..., None] = _overload(function, signature).entry_point

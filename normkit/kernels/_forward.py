@@ -20,6 +20,7 @@ def parameter(tag, kind, source, width, absent, work):
 def _parameter(tag, kind, source, width, absent, work):
     wide = np.float32 if tag in HALF else np.float64
 
+    # a loop for each, for a branch within one would keep it from vectors
     def copy(tag, kind, source, width, absent, work):
         if kind == 0:
             for j in range(width):

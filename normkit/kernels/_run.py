@@ -35,7 +35,7 @@ def forward(
     loop = forward_loop(centre, dtype)
     arrays = (*x, *residual, *total, *y, *scale, *bias)
     parts = parts_for(rows, rows * width, threads)
-    if parts == 1:  # in as few steps of Python as it takes: a row of 4096 is done in 2 us
+    if parts == 1:  # in few steps of Python: a single row takes no longer than they do
         work = borrow_workspace(3 * width)
         loop(centre, 0, *arrays, work[1], 0, rows, width, eps)
         return_workspace(work)
