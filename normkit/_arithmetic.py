@@ -42,6 +42,10 @@ class Arithmetic:
         """This arithmetic, or pairs where the device of ``x`` has no float64."""
         return self if self.has_float64(x) else self.pairs(x)
 
+    def for_rows_of(self, x: Array) -> "Arithmetic":
+        """This arithmetic, or one that sums with more care where no type is wider than x's."""
+        return self
+
     def scope(self) -> AbstractContextManager[Any]:
         """Entered around a whole computation; a place to make float64 available."""
         return nullcontext()
@@ -113,6 +117,11 @@ class Arithmetic:
         rest = multiple - h
         multiple -= rest  # in place, where arrays can be: this is a pass over all elements
         return multiple
+
+    def leading(self, x: Array) -> Array:
+        """``x`` rounded to half of its digits: its product with a number below 2^27 is exact."""
+        multiple = (2.0**27 + 1) * x
+        return multiple - (multiple - x)
 
     def inverse_root(self, v: Array) -> Array:
         """1 / sqrt(v), and 0 where v is 0."""

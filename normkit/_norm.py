@@ -129,12 +129,12 @@ def formulas(arithmetic: Callable[[Array], Arithmetic]) -> tuple[Kernel, Kernel]
 
     def row(name: str, of: Callable[[Array], Arithmetic], unsupported: Any) -> Kernel:
         def forward(norm: Norm, x: Array, scale: Any, bias: Any, call: Call) -> Array:
-            ar = of(x)
+            ar = of(x).for_rows_of(x)
             with ar.scope():
                 return apply(ar, norm, x, scale, bias, call)
 
         def vjp(norm: Norm, dy: Array, x: Array, scale: Any, bias: Any, call: Call) -> Any:
-            ar = of(x)
+            ar = of(x).for_rows_of(x)
             with ar.scope():
                 return apply_vjp(ar, norm, dy, x, scale, bias, call)
 

@@ -225,6 +225,10 @@ class PairArithmetic(Arithmetic):
         """``h``: a pair sums in one order, and has bits to spare."""
         return h
 
+    def leading(self, x: Pair) -> Pair:
+        """``x`` without its lo."""
+        return Pair(self, x.hi, self.xp.zeros_like(x.hi))
+
     def inverse_root(self, v: Pair) -> Pair:
         """1 / sqrt(v), and 0 where v is 0: one step of Newton's method from the rounded root."""
         xp = self.xp

@@ -30,6 +30,7 @@ class _PartArithmetic(Arithmetic):
             "round_to",
             "number_in",
             "trimmed",
+            "leading",
             "constant",
             "total",
         ):

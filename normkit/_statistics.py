@@ -35,13 +35,15 @@ def unscaled(ar: Arithmetic, dx: Any, x_root: Any, dy_root: Any) -> Any:
 def centre(ar: Arithmetic, x: Any, axes: Axes) -> Any:
     """x - mean(x), with the rounding of the mean itself removed by a second subtraction.
 
-    The second one is written (n d - sum(d)) / n: on a constant row d is a small multiple of one
-    ulp, so that n d and sum(d) are exact and the result is exactly 0, even where a compiler
-    divides by multiplying with 1 / n.
+    On a constant row d is a multiple of one ulp with few digits, and its mean m = d. sum(d) / n is
+    not always that number: XLA divides by multiplying with 1 / n. But its leading digits are, and
+    what they leave of the sum is exact: so the result is exactly 0.
     """
     n = ar.count(x, axes)
     d = x - ar.sum(x, axes) / n
-    return (n * d - ar.sum(d, axes)) / n
+    total = ar.sum(d, axes)
+    leading = ar.leading(total / n)
+    return d - (leading + (total - n * leading) / n)
 
 
 def inverse_root_mean_square(ar: Arithmetic, d: Any, eps: Any, axes: Axes) -> Any:

@@ -184,12 +184,12 @@ def test_every_bar_is_part_of_the_full_plan() -> None:
 
 
 def test_peak_bytes_of_numpy() -> None:
-    """Two arrays of 16 MiB; each may take a huge page of 2 MiB beyond its size."""
-    size = 2**24
+    """Three arrays of 64 MiB, counted rightly although other threads may free memory meanwhile."""
+    size = 2**26
     found = peak_bytes(lambda: np.ones(size, np.uint8) + np.ones(size, np.uint8)[:1])
     if found is None:
         pytest.skip("the system does not tell")
-    assert 3 * size - 2**20 <= found <= 3 * size + 3 * 2**21
+    assert round(found / size) == 3
 
 
 @pytest.mark.parametrize("passes", ["forward", "forward+backward", "residual"])

@@ -27,21 +27,7 @@ def test_fixed_batch(op: str, dtype: str) -> None:
     assert tried > len(_BATCH) / 10
 
 
-_OPEN = {  # seed: why it still fails
-    257229267: "float64 LayerNorm of a row with one element beside nothing, and scale: 4.59 ULP, not 4"
-}
-_SEEDS = [
-    pytest.param(
-        seed,
-        marks=[pytest.mark.xfail(raises=AssertionError, reason=_OPEN[seed])]
-        if seed in _OPEN
-        else [],
-    )
-    for seed in json.loads(PATH.read_text(encoding="utf-8"))
-]
-
-
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("seed", json.loads(PATH.read_text(encoding="utf-8")))
 def test_recorded_seed(seed: int) -> None:
     found = failures(case_of(seed), backends_here())
     assert not [f.message for f in found if not f.known]

@@ -83,6 +83,10 @@ class JaxArithmetic(Arithmetic):
         """``h`` rounded to 50 bits by the operation of XLA that no pass removes."""
         return lax.reduce_precision(h, 11, 49)
 
+    def leading(self, x: Any) -> Any:
+        """``x`` rounded to half of its digits by the same operation."""
+        return lax.reduce_precision(x, 11, 25)
+
     def dtype_called(self, name: str) -> Any:
         """The dtype called ``name``."""
         return jnp.dtype(name)
@@ -155,6 +159,10 @@ class SingleArithmetic(JaxArithmetic):
     def trimmed(self, h: Any) -> Any:
         """``h``, not rounded."""
         return h
+
+    def leading(self, x: Any) -> Any:
+        """``x`` rounded to half of float32's digits."""
+        return lax.reduce_precision(x, 8, 11)
 
     def row_root(self, x: Any, eps: float, axes: Axes) -> Any:
         """As for pairs, for the range is theirs."""

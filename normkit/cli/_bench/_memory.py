@@ -19,7 +19,8 @@ _CLEAR = Path("/proc/self/clear_refs")
 def peak_bytes(function: Callable[[], object]) -> int | None:
     """Resident bytes at the highest point of a call beyond those before it; None if unknown.
 
-    The result is part of it. Resolution: a few pages of 4 KiB, or of 2 MiB where pages are huge.
+    The result is part of it, and so is what other threads take or free meanwhile. Resolution: some
+    MiB, for the kernel counts the pages of each processor and adds them up now and then.
     """
     if not _CLEAR.exists():
         return None
