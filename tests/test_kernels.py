@@ -38,7 +38,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return spy
 
-    for name in ("forward_loop", "backward_loop"):
+    for name in ("forward_loop", "parts_of_backward"):
         monkeypatch.setattr(_run, name, spied(name, getattr(_run, name)))
     return found
 
@@ -77,7 +77,7 @@ def test_it_runs_unasked_with_the_bits_of_the_formulas(
     arrays = _arrays(shape, bits_dtype)
     _assert_as_formulas(host, op, arrays)
     _assert_as_formulas(host, op, [*arrays[:2], None, None])
-    assert {"forward_loop", "backward_loop"} <= set(ran)
+    assert {"forward_loop", "parts_of_backward"} <= set(ran)
 
 
 def test_mixed_dtypes(host: Subject, op: str, bits_dtype: str, scale_dtype: str) -> None:

@@ -1,7 +1,9 @@
 """The kernel "numba" on tensors in the CPU's memory."""
 
+import functools
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -65,7 +67,7 @@ def _run(
     weight, bias = _contiguous(weight), _contiguous(bias)
     rows, width = _size(in_rows[0], call.axes)
     x, y, *added = (_rows(t, call.axes, width) for t in in_rows)
-    cpu.loops().forward(
+    _loops().forward(
         _CENTRE[norm.name],
         _NAMES[in_rows[0].dtype],
         x,
@@ -88,7 +90,7 @@ def _vjp(
     dy = _in_rows(dy if dy.dtype == x.dtype else dy.double(), call.axes)
     dx, target = _like(x, source, call.axes)
     rows, width = _size(source, call.axes)
-    dscale, dbias = cpu.loops().backward(
+    dscale, dbias = _loops().backward(
         _CENTRE[norm.name],
         _NAMES[x.dtype],
         _NAMES[dy.dtype],
@@ -107,40 +109,52 @@ def _vjp(
     return dx, _gradient(dscale, weight), _gradient(dbias, bias)
 
 
-def small_forward(
+def short_forward(
     norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call
-) -> Callable[..., Tensor] | None:
-    """`_forward` for tensors like these, in as few steps of Python as it takes; None for large ones.
+) -> Callable[..., Tensor]:
+    """`_forward` for contiguous tensors like these, in as few steps of Python as it takes.
 
     On a single row `_forward` takes longer to reach the loop than the loop takes.
     """
     rows, width = _size(x, call.axes)
-    if rows * width >= 2 * cpu.SERIAL or not _has_rows(x, call.axes):
-        return None
-    run, step = cpu.loops(), width * x.element_size()
-    loop = run.forward_loop(_CENTRE[norm.name], _NAMES[x.dtype])
-    tags, nothing = (_CENTRE[norm.name], 0), (0, 0, 0, 0)
-    weight_kind, bias_kind = _kind(weight), _kind(bias)
+    loops, step = _loops(), width * x.element_size()
+    dtype, centre, elements = _NAMES[x.dtype], _CENTRE[norm.name], rows * width
+    loop = loops.forward_loop(centre, dtype)
+    nothing, weight_kind, bias_kind = (0, 0, 0, 0), _kind(weight), _kind(bias)
+    in_rows = call.axes[0] == x.ndim - len(call.axes)
 
     def at_once(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        weight, bias = _contiguous(weight), _contiguous(bias)
-        if not x.is_contiguous():
+        if not (in_rows and x.is_contiguous()):
             return _forward(norm, x, weight, bias, call)
+        weight, bias = _contiguous(weight), _contiguous(bias)
         y = torch.empty_like(x)
         w = 0 if weight is None else _address(weight)
         b = 0 if bias is None else _address(bias)
-        work = run.borrow_workspace(3 * width)
-        loop(
-            *tags,
-            *(_address(x), step),
-            *nothing,
-            *(y.data_ptr(), step),
-            *(w, weight_kind, b, bias_kind, work[1], 0, rows, width, call.eps),
+        source, target = (_address(x), step), (y.data_ptr(), step)
+        ask_for_large_pages(target[0], step * rows)
+        if loops.threads_for(rows, elements, torch.get_num_threads()) == 1:
+            work = loops.borrow_workspace(3 * width)
+            loop(
+                *(centre, 0, *source, *nothing, *target),
+                *(w, weight_kind, b, bias_kind, work[1], 0, rows, width, call.eps),
+            )
+            loops.return_workspace(work)
+            return y
+        loops.forward(
+            *(centre, dtype, source, target, (w, weight_kind), (b, bias_kind)),
+            *(rows, width, call.eps, torch.get_num_threads()),
         )
-        run.return_workspace(work)
         return y
 
     return at_once
+
+
+@functools.cache
+def _loops() -> ModuleType:
+    """The loops, on the threads that PyTorch has."""
+    loops = cpu.loops()
+    loops.use_openmp_of(torch._C.__file__)
+    return loops
 
 
 KERNEL = Kernel("numba", "cpu", _forward, _vjp, _unsupported)

@@ -15,7 +15,7 @@ from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
 from ._cpu import KERNEL as CPU_KERNEL
-from ._cpu import add_forward, small_forward
+from ._cpu import add_forward, short_forward
 from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_vjp
 
 HOST = _checks.Host("torch", Tensor)
@@ -316,7 +316,7 @@ def _examined(
     call = check(norm, x, weight, bias, *options)
     plain = are_plain(x, weight, bias)
     kernel = choose(KERNELS if plain else VISIBLE, x, call)
-    at_once = small_forward(norm, x, weight, bias, call) if kernel is CPU_KERNEL else None
+    at_once = short_forward(norm, x, weight, bias, call) if kernel is CPU_KERNEL else None
     return call, kernel, plain, at_once
 
 

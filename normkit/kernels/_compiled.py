@@ -1,59 +1,89 @@
-"""The loops, compiled for the dtypes that they meet, and kept on disk where there is a place."""
+"""The loops, compiled for the dtypes that they meet."""
 
 import ctypes
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from numba import njit, types
+from numba import types
 
 from ._backward import backward_rows
+from ._cache import compiled
 from ._forward import forward_rows
 from ._memory import TAGS
+from ._parts import backward_parts, forward_parts
 
 _NUMBER, _REAL = types.int64, types.float64
+
+
+class Parts(NamedTuple):
+    """What takes parts of a call, given the address of its block (`_parts`)."""
+
+    call: Callable[[int], None]
+    address: int  # of the same as a function of C, which reads no argument but the first
+    loop: int  # address of the loop that does the work, for the block
 
 
 @functools.cache
 def forward_loop(centre: bool | None, dtype: str) -> Callable[..., None]:
     """`forward_rows` for x of ``dtype``."""
-    return _for_python(forward_rows, _forward_signature(centre, dtype))
+    loop: Callable[..., None] = _overload(forward_rows, _of_forward(centre, dtype)).entry_point
+    return loop
 
 
 @functools.cache
-def backward_loop(
-    centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
-) -> Callable[..., None]:
-    """`backward_rows` for x of ``dtype`` and dy of ``dy_dtype``."""
-    return _for_python(backward_rows, _backward_signature(centre, dtype, dy_dtype, has_bias))
+def parts_of_forward(centre: bool | None, dtype: str) -> Parts:
+    """`forward_parts` for x of ``dtype``."""
+    loop = _overload(forward_rows, _of_forward(centre, dtype))
+    result = _overload(forward_parts, (_NUMBER, _flag(centre), TAGS[dtype]))
+
+    def call(block: int) -> None:
+        result.entry_point(block, centre, 0)
+
+    return Parts(call, _address(result), _address(loop))
+
+
+@functools.cache
+def parts_of_backward(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> Parts:
+    """`backward_parts` for x of ``dtype`` and dy of ``dy_dtype``."""
+    bias = has_bias or None
+    loop = _overload(backward_rows, _of_backward(centre, dtype, dy_dtype, has_bias))
+    tags = _flag(centre), TAGS[dtype], TAGS[dy_dtype]
+    result = _overload(backward_parts, (_NUMBER, *tags, _flag(bias)))
+
+    def call(block: int) -> None:
+        result.entry_point(block, centre, 0, 0, bias)
+
+    return Parts(call, _address(result), _address(loop))
 
 
 def forward_function(centre: bool | None, dtype: str) -> Any:
-    """`forward_loop` as a function of C, for code that runs without Python."""
-    return _c_function(forward_rows, _forward_signature(centre, dtype))
+    """`forward_rows` as a function of C, for code that runs without Python."""
+    return _c_function(forward_rows, _of_forward(centre, dtype))
 
 
 def backward_function(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> Any:
-    """`backward_loop` as a function of C."""
-    return _c_function(backward_rows, _backward_signature(centre, dtype, dy_dtype, has_bias))
+    """`backward_rows` as a function of C."""
+    return _c_function(backward_rows, _of_backward(centre, dtype, dy_dtype, has_bias))
 
 
-def _forward_signature(centre: bool | None, dtype: str) -> tuple[Any, ...]:
-    return _centre(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL
+def _of_forward(centre: bool | None, dtype: str) -> tuple[Any, ...]:
+    return _flag(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL
 
 
-def _backward_signature(
+def _of_backward(
     centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
 ) -> tuple[Any, ...]:
-    tags = _centre(centre), TAGS[dtype], TAGS[dy_dtype]
+    tags = _flag(centre), TAGS[dtype], TAGS[dy_dtype]
     return *tags, *[_NUMBER] * 9, _NUMBER if has_bias else types.none, *[_NUMBER] * 4, _REAL
 
 
+def _flag(yes: bool | None) -> Any:
+    return types.boolean if yes else types.none
+
+
 def _c_function(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
-    result = _overload(function, signature)
-    address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+    address = _address(_overload(function, signature))
     return ctypes.CFUNCTYPE(None, *(_C_TYPES[t] for t in signature))(address)
 
 
@@ -69,35 +99,16 @@ _C_TYPES: dict[Any, Any] = {
 }
 
 
-def _centre(centre: bool | None) -> Any:
-    return types.boolean if centre else types.none
-
-
-def _for_python(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
-    # The entry point is the machine code with a wrapper that takes Python numbers: without the
-    # look at each argument's type that a call of the dispatcher begins with.
-    entry_point: Callable[..., None] = _overload(function, signature).entry_point
-    return entry_point
-
-
 def _overload(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
-    dispatcher = _dispatcher(function)
+    """Its ``entry_point`` is the machine code with a wrapper that takes Python numbers.
+
+    Without the look at each argument's type that a call of the dispatcher begins with.
+    """
+    dispatcher = compiled(function)
     dispatcher.compile(signature)
     return dispatcher.overloads[signature]
 
 
-@functools.cache
-def _dispatcher(function: Callable[..., None]) -> Any:
-    # Numba names the file by the function and checks the time of its module alone
-    function.__qualname__ += "_" + _digest()
-    try:
-        return njit(function, nogil=True, cache=True)
-    except RuntimeError:  # there is no folder that Numba could write to
-        return njit(function, nogil=True)
-
-
-@functools.cache
-def _digest() -> str:
-    """Of all that the loops are made of."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+def _address(result: Any) -> int:
+    found: int = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+    return found

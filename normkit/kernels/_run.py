@@ -1,12 +1,26 @@
 """Calls of the loops: in one piece, or in parts on several threads."""
 
+import struct
 from typing import Any
 
 import numpy as np
 
-from . import cpu
-from ._compiled import backward_loop, forward_loop
-from ._threads import borrow_workspace, parts_for, return_workspace, run_parts
+from . import _parts, cpu
+from ._compiled import Parts, forward_loop, parts_of_backward, parts_of_forward
+from ._threads import borrow_workspace, return_workspace, run_parts, threads_for, use_openmp_of
+
+__all__ = [
+    "backward",
+    "borrow_workspace",
+    "forward",
+    "forward_loop",
+    "return_workspace",
+    "threads_for",
+    "use_openmp_of",
+]
+
+# Elements of a part of the forward pass: a thread that is held up leaves the rest to the others
+_PART = 256 * 1024
 
 
 def forward(
@@ -32,21 +46,21 @@ def forward(
         scale, bias: (address of ``width`` numbers, their `cpu.KINDS`), (0, 0) for none.
         threads: At most so many are used; the bits do not depend on it.
     """
-    loop = forward_loop(centre, dtype)
     arrays = (*x, *residual, *total, *y, *scale, *bias)
-    parts = parts_for(rows, rows * width, threads)
-    if parts == 1:  # in few steps of Python: a single row takes no longer than they do
+    threads = threads_for(rows, rows * width, threads)
+    if threads == 1:  # in few steps of Python: a single row takes no longer than they do
         work = borrow_workspace(3 * width)
-        loop(centre, 0, *arrays, work[1], 0, rows, width, eps)
+        forward_loop(centre, dtype)(centre, 0, *arrays, work[1], 0, rows, width, eps)
         return_workspace(work)
         return
-
-    def run(first: int, last: int) -> None:
-        work = borrow_workspace(3 * width)
-        loop(centre, 0, *arrays, work[1], first, last, width, eps)
-        return_workspace(work)
-
-    run_parts(run, rows, parts)
+    parts = min(rows, max(threads, rows * width // _PART))
+    _run(
+        parts_of_forward(centre, dtype),
+        _parts.FORWARD,
+        threads,
+        parts,
+        *(3 * width, rows, width, eps, *arrays),
+    )
 
 
 def backward(
@@ -67,20 +81,26 @@ def backward(
 
     dx has the dtype of x, dy that or float64. The other arguments are those of `forward`.
     """
-    loop = backward_loop(centre, dtype, dy_dtype, has_bias)
     parts = cpu.parts_of_sums(rows, width)
     sums = np.zeros((1 + has_bias, parts, width))
     address: int = sums.__array_interface__["data"][0]
-
-    def run(first: int, last: int) -> None:
-        work = borrow_workspace(5 * width)
-        for part in range(first, last):
-            dscale = address + 8 * width * part
-            dbias = dscale + 8 * width * parts if has_bias else None
-            bounds = rows * part // parts, rows * (part + 1) // parts
-            loop(centre, 0, 0, *dy, *x, *dx, *scale, dscale, dbias, work[1], *bounds, width, eps)
-        return_workspace(work)
-
-    run_parts(run, parts, parts_for(parts, rows * width, threads))
+    _run(
+        parts_of_backward(centre, dtype, dy_dtype, has_bias),
+        _parts.BACKWARD,
+        threads_for(parts, rows * width, threads),
+        parts,
+        *(5 * width, rows, width, eps, *dy, *x, *dx, *scale, address),
+    )
     dscale, *dbias = sums.sum(axis=1)
     return dscale, dbias[0] if dbias else None
+
+
+def _run(
+    parts: Parts, form: struct.Struct, threads: int, count: int, work: int, *call: float
+) -> None:
+    """Have ``count`` parts taken, with ``work`` float64 numbers for each thread."""
+    head = form.size // 8
+    block = borrow_workspace(head + threads * work)
+    form.pack_into(block[0], 0, 0, 0, count, block[1] + 8 * head, 8 * work, parts.loop, *call)
+    run_parts(parts, block[1], threads)
+    return_workspace(block)

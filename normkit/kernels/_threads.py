@@ -1,40 +1,74 @@
-"""Rows split over threads: loops without Python's lock, run by one pool for all callers."""
+"""Threads for the parts of a call: those of the process's OpenMP library, or a pool of Python's.
 
+A framework's own threads are awake when it calls, and with others beside them there would be more
+threads than processors.
+"""
+
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from itertools import pairwise
 from threading import local
 from typing import Any
 
 import numpy as np
 
 from . import cpu
+from ._compiled import Parts
 
 _KEPT_BYTES = 1 << 20
 
+# So many elements are worth a thread of their own: Python takes longer to start one
+_WORTH_OPENMP, _WORTH_PYTHON = 16 * 1024, 256 * 1024
+
+_openmp: Callable[[int, int, int, int], None] | None = None
 _pool: ThreadPoolExecutor | None = None
 _spare = local()
 
 
-def run_parts(run: Callable[[int, int], None], count: int, parts: int) -> None:
-    """``run(first, last)`` on ``parts`` ranges that make up ``range(count)``, at the same time."""
-    bounds = [count * k // parts for k in range(parts + 1)]
+def use_openmp_of(library: str) -> None:
+    """From now on, parts run on the threads of the OpenMP that the file ``library`` is linked to.
+
+    Nothing changes where that has no interface of GNU's.
+    """
+    global _openmp
+    try:
+        parallel = ctypes.CDLL(library).GOMP_parallel
+    except (OSError, AttributeError):
+        return
+    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    parallel.restype = None
+    _openmp = parallel
+
+
+def threads_for(rows: int, elements: int, threads: int) -> int:
+    """How many of ``threads`` are worth their start."""
+    worth = _WORTH_PYTHON if _openmp is None else _WORTH_OPENMP
+    return max(1, min(threads, rows, elements // worth))
+
+
+def run_parts(parts: Parts, block: int, threads: int) -> None:
+    """Have ``threads`` threads take parts, this one among them, until none is left."""
+    if threads == 1:
+        parts.call(block)
+    elif _openmp is not None:
+        _openmp(parts.address, block, threads, 0)
+    else:
+        _run_in_pool(parts.call, block, threads)
+
+
+def _run_in_pool(call: Callable[[int], None], block: int, threads: int) -> None:
     futures: list[Future[None]] = []
     try:
-        for first, last in pairwise(bounds[1:]):
-            futures.append(_threads().submit(run, first, last))
-    except RuntimeError:  # the interpreter is ending and takes no new work
-        run(bounds[1 + len(futures)], count)
-    run(0, bounds[1])
-    wait(futures)
-    for future in futures:
+        for _ in range(threads - 1):
+            futures.append(_threads().submit(call, block))
+    except RuntimeError:  # the interpreter is ending and takes no new work: all is left to this one
+        pass
+    call(block)
+    begun = [future for future in futures if not future.cancel()]
+    wait(begun)
+    for future in begun:
         future.result()
-
-
-def parts_for(count: int, elements: int, threads: int) -> int:
-    """How many parts of ``count`` are worth a thread each."""
-    return max(1, min(threads, count, elements // cpu.SERIAL))
 
 
 def borrow_workspace(size: int) -> tuple[np.ndarray[Any, Any], int]:
@@ -61,9 +95,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
-    global _pool
-    _pool = None
+    """A forked child has none of its parent's threads, and OpenMP would wait for them."""
+    global _openmp, _pool
+    _openmp = _pool = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,9 +14,6 @@ from types import ModuleType
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
-# So many elements are worth a thread of their own: Python's pool is slow to start one
-SERIAL = 256 * 1024
-
 # The backward pass sums the parameters' gradients in at most so many parts, of so many elements
 _MOST_PARTS, _PART = 64, 64 * 1024
 
