@@ -71,9 +71,7 @@ def _of_forward(centre: bool | None, dtype: str) -> tuple[Any, ...]:
     return _flag(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL
 
 
-def _of_backward(
-    centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool
-) -> tuple[Any, ...]:
+def _of_backward(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> tuple[Any, ...]:
     tags = _flag(centre), TAGS[dtype], TAGS[dy_dtype]
     return *tags, *[_NUMBER] * 9, _NUMBER if has_bias else types.none, *[_NUMBER] * 4, _REAL
 

@@ -67,62 +67,66 @@ def add_exactly(total, lost, term):
 def in_blocks(block):
     """The function ``(width, arguments)`` of the sums of ``block(first, last, *arguments)``.
 
-    It gives (first sum, what rounding lost of it, second sum).
+    ``block`` gives four. The result has each with what rounding lost of it.
     """
 
     def sums_of_row(width, arguments):
-        first_sum = first_lost = second_sum = second_lost = 0.0
+        a = a_lost = b = b_lost = c = c_lost = d = d_lost = 0.0
         first = 0
         while first < width:
             last = min(first + _BLOCK, width)
-            a, b = block(first, last, *arguments)
-            first_sum, first_lost = add_exactly(first_sum, first_lost, a)
-            second_sum, second_lost = add_exactly(second_sum, second_lost, b)
+            a_block, b_block, c_block, d_block = block(first, last, *arguments)
+            a, a_lost = add_exactly(a, a_lost, a_block)
+            b, b_lost = add_exactly(b, b_lost, b_block)
+            c, c_lost = add_exactly(c, c_lost, c_block)
+            d, d_lost = add_exactly(d, d_lost, d_block)
             first = last
-        return (
-            first_sum,
-            first_lost if math.isfinite(first_lost) else 0.0,
-            second_sum + second_lost if math.isfinite(second_lost) else second_sum,
-        )
+        return a, finite(a_lost), b + finite(b_lost), c + finite(c_lost), d + finite(d_lost)
 
     # Machine code that Numba keeps on disk is linked by this name: it must say which block
     sums_of_row.__qualname__ = f"{block.__name__}_of_row"
     return register_jitable(sums_of_row)
 
 
+@register_jitable
+def finite(lost):
+    """``lost``, or 0 where a sum that is not finite has made it NaN."""
+    return lost if math.isfinite(lost) else 0.0
+
+
 @in_blocks
 @njit
 def squares(first, last, tag, x, work, q):
-    """(0, sum x^2)."""
+    """(0, sum x^2, 0, 0)."""
     total = 0.0
     for j in range(first, last):
         value = widened(tag, x, work, j, q)
         total = multiply_add(value, value, total)
-    return 0.0, total
+    return 0.0, total, 0.0, 0.0
 
 
 @in_blocks
 @njit
 def sums(first, last, tag, x, work, q):
-    """(sum x, sum x^2)."""
+    """(sum x, sum x^2, 0, 0)."""
     total = square = 0.0
     for j in range(first, last):
         value = widened(tag, x, work, j, q)
         total = add_up(total, value)
         square = multiply_add(value, value, square)
-    return total, square
+    return total, square, 0.0, 0.0
 
 
 @in_blocks
 @njit
 def sums_centred(first, last, tag, x, work, mean, rest):
-    """(sum d, sum d^2), d = (x - mean) - rest."""
+    """(sum d, sum d^2, 0, 0), d = (x - mean) - rest."""
     total = square = 0.0
     for j in range(first, last):
         d = (again(tag, x, work, j) - mean) - rest
         total = add_up(total, d)
         square = multiply_add(d, d, square)
-    return total, square
+    return total, square, 0.0, 0.0
 
 
 @register_jitable
@@ -150,25 +154,38 @@ def statistics(centre, tag, x, work, width, eps):
 def _statistics(centre, tag, x, work, width, eps):
     def of_rms_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
-        _, _, square = squares(width, (tag, x, work, q))
+        _, _, square, _, _ = squares(width, (tag, x, work, q))
         return 0.0, 0.0, inverse_root(square / width + eps * q * q * q * q), q
 
     def of_layer_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
-        total, lost, square = sums(width, (tag, x, work, q))
+        total, lost, square, _, _ = sums(width, (tag, x, work, q))
         mean, rest = mean_and_rest(total, lost, width)
         variance = square / width - mean * mean
-        # Where mean^2 is more than a quarter of the mean square, rounding errors of both would
-        # show in their difference: so a second pass, which has the mean to subtract.
-        if always_twice or not variance > 0.75 * (square / width):
-            total, _, _ = sums_centred(width, (tag, x, work, mean, 0.0))
+        if not serves_at_once(tag, variance, square / width):
+            total, _, _, _, _ = sums_centred(width, (tag, x, work, mean, 0.0))
             rest = total / width
-            _, _, square = sums_centred(width, (tag, x, work, mean, rest))
+            _, _, square, _, _ = sums_centred(width, (tag, x, work, mean, rest))
             variance = square / width
         return mean, rest, inverse_root(variance + eps * q * q * q * q), q
 
-    always_twice = tag == types.float64
     return of_rms_norm if isinstance(centre, types.NoneType) else of_layer_norm
+
+
+def serves_at_once(tag, variance, mean_square):
+    """Whether mean(x^2) - mean^2 will do for the variance, and x for x - mean in a sum.
+
+    Where mean^2 is more than a quarter of the mean square, rounding errors of both would show in
+    their difference: so a second pass is needed, which has the mean to subtract.
+    """
+    raise NotImplementedError
+
+
+@overload(serves_at_once, inline="always")
+def _serves_at_once(tag, variance, mean_square):
+    if tag == types.float64:
+        return lambda tag, variance, mean_square: False
+    return lambda tag, variance, mean_square: variance > 0.75 * mean_square
 
 
 def deviation(centre, tag, value, mean, rest):
