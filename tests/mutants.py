@@ -393,8 +393,8 @@ MUTANTS = [
     Mutant(
         "the loops take the variance from one pass",
         "normkit/kernels/_statistics.py",
-        "if always_twice or not variance > 0.75 * (square / width):",
-        "if always_twice:",
+        "return lambda tag, variance, mean_square: variance > 0.75 * mean_square",
+        "return lambda tag, variance, mean_square: True",
         _select("test_accuracy", "hard", "numpy:cpu", "layer_norm"),
     ),
     Mutant(

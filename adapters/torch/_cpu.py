@@ -21,6 +21,9 @@ from normkit.kernels.pages import ask_for_large_pages
 from ._arithmetic import ARITHMETIC
 
 _CENTRE = {RMS_NORM.name: None, LAYER_NORM.name: True}
+# Elements below which no call is worth a second thread
+_SHORT = 32 * 1024
+
 _NAMES = {getattr(torch, name): name for name in cpu.DTYPES}
 
 
@@ -118,32 +121,41 @@ def short_forward(
     """
     rows, width = _size(x, call.axes)
     loops, step = _loops(), width * x.element_size()
-    dtype, centre, elements = _NAMES[x.dtype], _CENTRE[norm.name], rows * width
-    loop = loops.forward_loop(centre, dtype)
-    nothing, weight_kind, bias_kind = (0, 0, 0, 0), _kind(weight), _kind(bias)
-    in_rows = call.axes[0] == x.ndim - len(call.axes)
+    dtype, centre = _NAMES[x.dtype], _CENTRE[norm.name]
+    loop, spare = loops.forward_loop(centre, dtype), loops.spare_workspaces(3 * width)
+    weight_kind, bias_kind = _kind(weight), _kind(bias)
+    eps, in_rows, short = call.eps, call.axes[0] == x.ndim - len(call.axes), rows * width < _SHORT
 
     def at_once(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if not (in_rows and x.is_contiguous()):
             return _forward(norm, x, weight, bias, call)
-        weight, bias = _contiguous(weight), _contiguous(bias)
+        w = b = 0
+        if weight is not None:
+            weight = weight if weight.is_contiguous() else weight.contiguous()
+            w = weight.data_ptr() or _address(weight)
+        if bias is not None:
+            bias = bias if bias.is_contiguous() else bias.contiguous()
+            b = bias.data_ptr() or _address(bias)
         y = torch.empty_like(x)
-        w = 0 if weight is None else _address(weight)
-        b = 0 if bias is None else _address(bias)
-        source, target = (_address(x), step), (y.data_ptr(), step)
-        ask_for_large_pages(target[0], step * rows)
-        if loops.threads_for(rows, elements, torch.get_num_threads()) == 1:
-            work = loops.borrow_workspace(3 * width)
-            loop(
-                *(centre, 0, *source, *nothing, *target),
-                *(w, weight_kind, b, bias_kind, work[1], 0, rows, width, call.eps),
+        source, target = x.data_ptr() or _address(x), y.data_ptr()
+        if not short:
+            ask_for_large_pages(target, step * rows)
+            loops.forward(
+                *(centre, dtype, (source, step), (target, step), (w, weight_kind), (b, bias_kind)),
+                *(rows, width, call.eps, torch.get_num_threads()),
             )
-            loops.return_workspace(work)
             return y
-        loops.forward(
-            *(centre, dtype, source, target, (w, weight_kind), (b, bias_kind)),
-            *(rows, width, call.eps, torch.get_num_threads()),
+        try:
+            work = spare.pop()
+        except IndexError:
+            work = loops.new_workspace(3 * width)
+        # fmt: off
+        loop(
+            centre, 0, source, step, 0, 0, 0, 0, target, step,
+            w, weight_kind, b, bias_kind, work[1], 0, rows, width, eps,
         )
+        # fmt: on
+        spare.append(work)
         return y
 
     return at_once

@@ -21,6 +21,11 @@ from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_v
 HOST = _checks.Host("torch", Tensor)
 _PLAIN = (Tensor, Parameter, type(None))
 
+# A small call asks them all, and looking them up takes as long as their answer
+_is_grad_enabled, _modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
+_trace, _transforms = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
+
 
 def rms_norm(
     x: Tensor,
@@ -59,7 +64,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return _norm(RMS_NORM, x, weight, bias, eps, axis, convention, kernel)
+    return _norm(RMS_NORM, x, weight, bias, (eps, axis, convention, kernel))
 
 
 def layer_norm(
@@ -93,7 +98,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    return _norm(LAYER_NORM, x, weight, bias, eps, axis, convention, kernel)
+    return _norm(LAYER_NORM, x, weight, bias, (eps, axis, convention, kernel))
 
 
 def add_rms_norm(
@@ -249,9 +254,9 @@ def check(
 
 
 def _norm(
-    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
+    norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, options: tuple[Any, ...]
 ) -> Tensor:
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         call, plain = check(norm, x, weight, bias, *options), are_plain(x, weight, bias)
         run = run_forward if plain and not formula_is_needed() else formula
         return run(norm, x, weight, bias, call)
@@ -294,11 +299,11 @@ def _add_norm(
     _checks.same_dtype("residual", residual, x)
     if not torch.compiler.is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
-        seen = formula_is_needed() or _operator_is_needed(x, residual, weight, bias)
+        seen = formula_is_needed() or _operator_is_needed(x, weight, bias, residual)
         if kernel is CPU_KERNEL and plain and are_plain(residual) and not seen:
             return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
-    return _norm(norm, total, weight, bias, *options), total
+    return _norm(norm, total, weight, bias, options), total
 
 
 _Examined: TypeAlias = tuple[Call, Kernel, bool, Callable[..., Tensor] | None]
@@ -330,12 +335,14 @@ def _known(
             type(x),
             x.dtype,
             x.shape,
-            x.device,
+            x.is_cpu or x.device,
             x.layout,
             type(weight),
-            None if weight is None else (weight.dtype, weight.shape, weight.device),
+            None
+            if weight is None
+            else (weight.dtype, weight.shape, weight.is_cpu or weight.device),
             type(bias),
-            None if bias is None else (bias.dtype, bias.shape, bias.device),
+            None if bias is None else (bias.dtype, bias.shape, bias.is_cpu or bias.device),
             options,
             type(options[0]),
             type(options[1]),
@@ -356,19 +363,20 @@ def are_plain(*tensors: Tensor | None) -> bool:
     return all(type(t) in _PLAIN for t in tensors)
 
 
-def _operator_is_needed(*tensors: Tensor | None) -> bool:
+def _operator_is_needed(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None = None
+) -> bool:
     """Whether autograd, a tracer or a mode must see the operator."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    if _modes() or _trace() is not None:
+        return True
+    return _is_grad_enabled() and (  # not any(...): a generator takes longer than all else here
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
     )
 
 
 def formula_is_needed() -> bool:
     """Whether a transform must see ordinary operations to do its work."""
-    return (
-        torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch.compiler.is_exporting()
-    )
+    return _transforms() or forward_ad._current_level >= 0 or torch.compiler.is_exporting()

@@ -4,8 +4,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from ._memory import HALF, RESULT, TOTAL, WORK, load, load_float32, store, trimmed
+from ._memory import HALF, RESULT, TAGS, TOTAL, WORK, load, load_float32, store, trimmed
 from ._statistics import again, standardized, statistics
+from .cpu import KINDS
 
 
 def parameter(tag, kind, source, width, absent, work):
@@ -41,32 +42,68 @@ def _parameter(tag, kind, source, width, absent, work):
     return copy
 
 
-def scaled(tag, h, scale, index):
+def wide(tag):
+    """The tag of scale and bias as `parameter` writes them."""
+    raise NotImplementedError
+
+
+@overload(wide, inline="always")
+def _wide(tag):
+    return (lambda tag: np.float32(0)) if tag in HALF else (lambda tag: np.float64(0))
+
+
+def kind(tag):
+    """The dtype of x among `cpu.KINDS`."""
+    raise NotImplementedError
+
+
+@overload(kind, inline="always")
+def _kind(tag):
+    number = KINDS[next(name for name, own in TAGS.items() if own == tag)]
+    return lambda tag: number
+
+
+def scaled(tag, h, scale_tag, scale, index):
     """h scale, with the roundings that the dtype of x asks for."""
     raise NotImplementedError
 
 
 @overload(scaled, inline="always")
-def _scaled(tag, h, scale, index):
+def _scaled(tag, h, scale_tag, scale, index):
     if tag == types.float32:
-        return lambda tag, h, scale, index: trimmed(h) * load(np.float64(0), scale, index)
+        return lambda tag, h, scale_tag, scale, index: trimmed(h) * load(scale_tag, scale, index)
     if tag in HALF:
-        return lambda tag, h, scale, index: (
-            np.float32(h) * load_float32(np.float32(0), scale, index)
+        return lambda tag, h, scale_tag, scale, index: (
+            np.float32(h) * load_float32(scale_tag, scale, index)
         )
-    return lambda tag, h, scale, index: h * load(np.float64(0), scale, index)
+    return lambda tag, h, scale_tag, scale, index: h * load(scale_tag, scale, index)
 
 
-def biased(tag, y, bias, index):
+def biased(tag, y, bias_tag, bias, index):
     """y + bias, in the dtype of y."""
     raise NotImplementedError
 
 
 @overload(biased, inline="always")
-def _biased(tag, y, bias, index):
+def _biased(tag, y, bias_tag, bias, index):
     if tag in HALF:
-        return lambda tag, y, bias, index: y + load_float32(np.float32(0), bias, index)
-    return lambda tag, y, bias, index: y + load(np.float64(0), bias, index)
+        return lambda tag, y, bias_tag, bias, index: y + load_float32(bias_tag, bias, index)
+    return lambda tag, y, bias_tag, bias, index: y + load(bias_tag, bias, index)
+
+
+@register_jitable
+def write_row(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
+    """y of a row."""
+    mean, rest, r = terms
+    if bias_kind == 0:
+        for j in range(width):
+            h = standardized(centre, tag, again(tag, x, work, j), mean, rest, r)
+            store(RESULT, tag, y, j, scaled(tag, h, parameter_tag, scale, j))
+    else:
+        for j in range(width):
+            h = standardized(centre, tag, again(tag, x, work, j), mean, rest, r)
+            y_j = scaled(tag, h, parameter_tag, scale, j)
+            store(RESULT, tag, y, j, biased(tag, y_j, parameter_tag, bias, j))
 
 
 @register_jitable
@@ -103,22 +140,20 @@ def forward_rows(
     the norm is of total = x + residual, which is written. ``work``: memory for 3 rows of float64.
     """
     scale_work, bias_work = work + 8 * width, work + 16 * width
-    parameter(tag, scale_kind, scale, width, 1.0, scale_work)
-    if bias_kind != 0:
-        parameter(tag, bias_kind, bias, width, 0.0, bias_work)
+    # Of one or two rows a conversion would cost as much as the rest
+    as_they_are = last - first < 3 and scale_kind == kind(tag) and bias_kind in (0, kind(tag))
+    if not as_they_are:
+        parameter(tag, scale_kind, scale, width, 1.0, scale_work)
+        if bias_kind != 0:
+            parameter(tag, bias_kind, bias, width, 0.0, bias_work)
     for i in range(first, last):
         row, y_row = x + i * x_step, y + i * y_step
         if residual != 0:
             row = total + i * total_step
             add_rows(tag, x + i * x_step, residual + i * residual_step, row, width)
         mean, rest, r, _ = statistics(centre, tag, row, work, width, eps)
-        if bias_kind == 0:
-            for j in range(width):
-                h = standardized(centre, tag, again(tag, row, work, j), mean, rest, r)
-                store(RESULT, tag, y_row, j, scaled(tag, h, scale_work, j))
+        of_row = centre, tag, row, work, (mean, rest, r), y_row
+        if as_they_are:
+            write_row(*of_row, tag, scale, bias_kind, bias, width)
         else:
-            for j in range(width):
-                h = standardized(centre, tag, again(tag, row, work, j), mean, rest, r)
-                store(
-                    RESULT, tag, y_row, j, biased(tag, scaled(tag, h, scale_work, j), bias_work, j)
-                )
+            write_row(*of_row, wide(tag), scale_work, bias_kind, bias_work, width)

@@ -7,15 +7,22 @@ import numpy as np
 
 from . import _parts, cpu
 from ._compiled import Parts, forward_loop, parts_of_backward, parts_of_forward
-from ._threads import borrow_workspace, return_workspace, run_parts, threads_for, use_openmp_of
+from ._threads import (
+    borrow_workspace,
+    new_workspace,
+    return_workspace,
+    run_parts,
+    spare_workspaces,
+    threads_for,
+    use_openmp_of,
+)
 
 __all__ = [
     "backward",
-    "borrow_workspace",
     "forward",
     "forward_loop",
-    "return_workspace",
-    "threads_for",
+    "new_workspace",
+    "spare_workspaces",
     "use_openmp_of",
 ]
 

@@ -6,15 +6,17 @@ threads than processors.
 
 import ctypes
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import local
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from . import cpu
 from ._compiled import Parts
+
+Workspace: TypeAlias = tuple[np.ndarray[Any, Any], int]
 
 _KEPT_BYTES = 1 << 20
 
@@ -23,7 +25,7 @@ _WORTH_OPENMP, _WORTH_PYTHON = 16 * 1024, 256 * 1024
 
 _openmp: Callable[[int, int, int, int], None] | None = None
 _pool: ThreadPoolExecutor | None = None
-_spare = local()
+_spare: dict[int, list[Workspace]] = defaultdict(list)
 
 
 def use_openmp_of(library: str) -> None:
@@ -71,20 +73,32 @@ def _run_in_pool(call: Callable[[int], None], block: int, threads: int) -> None:
         future.result()
 
 
-def borrow_workspace(size: int) -> tuple[np.ndarray[Any, Any], int]:
-    """``size`` float64 numbers for the calling thread alone, and their address."""
-    spare = _spare.__dict__.get("pair")
-    if spare is not None and spare[0].size >= size:
-        _spare.pair = None  # not for a caller inside of this one: a finaliser, a signal
-        return spare[0], spare[1]
-    array = np.empty(size)
+def spare_workspaces(size: int) -> list[Workspace]:
+    """Those that can hold ``size`` float64 numbers and that no call uses now.
+
+    Whoever pops one has it alone until appending it. Where none is left, `new_workspace` makes one.
+    """
+    return _spare[size.bit_length()]
+
+
+def new_workspace(size: int) -> Workspace:
+    """Room for ``size`` float64 numbers, and its address."""
+    array = np.empty(1 << size.bit_length())
     return array, array.__array_interface__["data"][0]
 
 
-def return_workspace(pair: tuple[np.ndarray[Any, Any], int]) -> None:
-    """Keep a workspace for the thread's next call, unless it is large."""
-    if pair[0].nbytes <= _KEPT_BYTES:
-        _spare.pair = pair
+def borrow_workspace(size: int) -> Workspace:
+    """A spare workspace, or a new one."""
+    try:
+        return spare_workspaces(size).pop()
+    except IndexError:
+        return new_workspace(size)
+
+
+def return_workspace(workspace: Workspace) -> None:
+    """Keep a workspace for other calls, unless it is large."""
+    if workspace[0].nbytes <= _KEPT_BYTES:
+        spare_workspaces(workspace[0].size - 1).append(workspace)
 
 
 def _threads() -> ThreadPoolExecutor:
