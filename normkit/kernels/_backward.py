@@ -27,12 +27,11 @@ from ._memory import (
 )
 from ._statistics import (
     again,
+    centred_sum,
     in_blocks,
     inverse_root,
-    mean_and_rest,
     row_root,
     serves_at_once,
-    sums_centred,
     widened,
 )
 
@@ -104,15 +103,15 @@ def _gradient_terms(centre, tag, dy_tag, x, work, dy, dy_work, scale, width, eps
         total, lost, square, g_total, product = sums_and_products(
             width, (tag, x, work, q, dy_tag, dy, dy_work, dy_q, scale)
         )
-        mean, _ = mean_and_rest(total, lost, width)
+        mean = (total + lost) / width
         variance = square / width - mean * mean
         if serves_at_once(tag, variance, square / width):
             r = inverse_root(variance + eps)
             c = (product - mean * g_total) * r / width
             return (r, -mean * r, g_total / width, c, 1.0 / dy_q), False
-        total, _, _, _, _ = sums_centred(width, (tag, x, work, mean, 0.0))
+        rest, _, _, _, _ = centred_sum(width, (tag, x, work, mean))
         _, _, square, _, product = centred_products(
-            width, (tag, x, work, mean, total / width, dy_tag, dy, dy_work, scale)
+            width, (tag, x, work, mean, rest / width, dy_tag, dy, dy_work, scale)
         )
         r = inverse_root(square / width + eps * q * q * q * q)
         return (r, -0.0, g_total / width, product * r / width, q / dy_q), not_again

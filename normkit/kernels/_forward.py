@@ -4,8 +4,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from ._memory import HALF, RESULT, TAGS, TOTAL, WORK, load, load_float32, store, trimmed
-from ._statistics import again, standardized, statistics
+from ._memory import HALF, RESULT, TAGS, TOTAL, WORK, fused, load, load_float32, store, trimmed
+from ._statistics import again, standardizing
 from .cpu import KINDS
 
 
@@ -92,18 +92,26 @@ def _biased(tag, y, bias_tag, bias, index):
 
 
 @register_jitable
-def write_row(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
+def write_row(value_tag, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
     """y of a row."""
-    mean, rest, r = terms
+    r, shift = terms
     if bias_kind == 0:
         for j in range(width):
-            h = standardized(centre, tag, again(tag, x, work, j), mean, rest, r)
+            h = fused(again(value_tag, x, work, j), r, shift)
             store(RESULT, tag, y, j, scaled(tag, h, parameter_tag, scale, j))
     else:
         for j in range(width):
-            h = standardized(centre, tag, again(tag, x, work, j), mean, rest, r)
+            h = fused(again(value_tag, x, work, j), r, shift)
             y_j = scaled(tag, h, parameter_tag, scale, j)
             store(RESULT, tag, y, j, biased(tag, y_j, parameter_tag, bias, j))
+
+
+@register_jitable
+def parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width):
+    """Write scale, and bias if there is one, to working memory."""
+    parameter(tag, scale_kind, scale, width, 1.0, scale_work)
+    if bias_kind != 0:
+        parameter(tag, bias_kind, bias, width, 0.0, bias_work)
 
 
 @register_jitable
@@ -141,19 +149,22 @@ def forward_rows(
     """
     scale_work, bias_work = work + 8 * width, work + 16 * width
     # Of one or two rows a conversion would cost as much as the rest
-    as_they_are = last - first < 3 and scale_kind == kind(tag) and bias_kind in (0, kind(tag))
-    if not as_they_are:
-        parameter(tag, scale_kind, scale, width, 1.0, scale_work)
-        if bias_kind != 0:
-            parameter(tag, bias_kind, bias, width, 0.0, bias_work)
+    converted = last - first > 2 or scale_kind != kind(tag) or bias_kind not in (0, kind(tag))
+    if converted:
+        parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width)
     for i in range(first, last):
         row, y_row = x + i * x_step, y + i * y_step
         if residual != 0:
             row = total + i * total_step
             add_rows(tag, x + i * x_step, residual + i * residual_step, row, width)
-        mean, rest, r, _ = statistics(centre, tag, row, work, width, eps)
-        of_row = centre, tag, row, work, (mean, rest, r), y_row
-        if as_they_are:
-            write_row(*of_row, tag, scale, bias_kind, bias, width)
+        terms, moved = standardizing(centre, tag, row, work, width, eps)
+        of_row = tag, row, work, terms, y_row
+        if moved and not converted:
+            parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width)
+            converted = True
+        if moved:
+            write_row(np.float64(0), *of_row, wide(tag), scale_work, bias_kind, bias_work, width)
+        elif converted:
+            write_row(tag, *of_row, wide(tag), scale_work, bias_kind, bias_work, width)
         else:
-            write_row(*of_row, wide(tag), scale_work, bias_kind, bias_work, width)
+            write_row(tag, *of_row, tag, scale, bias_kind, bias, width)

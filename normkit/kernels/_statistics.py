@@ -9,7 +9,7 @@ import math
 from numba import njit, types
 from numba.extending import overload, register_jitable
 
-from ._memory import HALF, add_up, fused, keep, kept, load, magnitude, multiply_add
+from ._memory import HALF, add_up, keep, kept, load, magnitude, multiply_add
 
 _BLOCK = 1024
 
@@ -119,14 +119,24 @@ def sums(first, last, tag, x, work, q):
 
 @in_blocks
 @njit
-def sums_centred(first, last, tag, x, work, mean, rest):
-    """(sum d, sum d^2, 0, 0), d = (x - mean) - rest."""
-    total = square = 0.0
+def centred_sum(first, last, tag, x, work, mean):
+    """(sum of x - mean, 0, 0, 0)."""
+    total = 0.0
+    for j in range(first, last):
+        total = add_up(total, again(tag, x, work, j) - mean)
+    return total, 0.0, 0.0, 0.0
+
+
+@in_blocks
+@njit
+def centred_squares(first, last, tag, x, work, mean, rest):
+    """(0, sum d^2, 0, 0), d = (x - mean) - rest, which is kept in ``work``."""
+    square = 0.0
     for j in range(first, last):
         d = (again(tag, x, work, j) - mean) - rest
-        total = add_up(total, d)
+        keep(work, j, d)
         square = multiply_add(d, d, square)
-    return total, square, 0.0, 0.0
+    return 0.0, square, 0.0, 0.0
 
 
 @register_jitable
@@ -135,39 +145,35 @@ def inverse_root(v):
     return 0.0 if v == 0.0 else 1.0 / math.sqrt(v)
 
 
-@register_jitable
-def mean_and_rest(total, lost, width):
-    """(total + lost) / width as the sum of two numbers."""
-    mean = total / width
-    return mean, (fused(-mean, float(width), total) + lost) / width
+def standardizing(centre, tag, x, work, width, eps):
+    """((r, shift) of a row, whether `again` finds its values no more): h = value r + shift.
 
-
-def statistics(centre, tag, x, work, width, eps):
-    """(mean, rest, r, q) of a row: x - mean(x) is (x - mean) - rest; both are 0 in RMSNorm.
-
-    ``centre`` is None for RMSNorm and True for LayerNorm.
+    The values are x or, in ``work``, x - mean. ``centre`` is None for RMSNorm and True for
+    LayerNorm.
     """
     raise NotImplementedError
 
 
-@overload(statistics)
-def _statistics(centre, tag, x, work, width, eps):
+@overload(standardizing)
+def _standardizing(centre, tag, x, work, width, eps):
+    not_again = tag == types.float32
+
     def of_rms_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
         _, _, square, _, _ = squares(width, (tag, x, work, q))
-        return 0.0, 0.0, inverse_root(square / width + eps * q * q * q * q), q
+        return (inverse_root(square / width + eps * q * q * q * q), -0.0), False
 
     def of_layer_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
         total, lost, square, _, _ = sums(width, (tag, x, work, q))
-        mean, rest = mean_and_rest(total, lost, width)
+        mean = (total + lost) / width
         variance = square / width - mean * mean
-        if not serves_at_once(tag, variance, square / width):
-            total, _, _, _, _ = sums_centred(width, (tag, x, work, mean, 0.0))
-            rest = total / width
-            _, _, square, _, _ = sums_centred(width, (tag, x, work, mean, rest))
-            variance = square / width
-        return mean, rest, inverse_root(variance + eps * q * q * q * q), q
+        if serves_at_once(tag, variance, square / width):
+            r = inverse_root(variance + eps)
+            return (r, -mean * r), False
+        rest, _, _, _, _ = centred_sum(width, (tag, x, work, mean))
+        _, _, square, _, _ = centred_squares(width, (tag, x, work, mean, rest / width))
+        return (inverse_root(square / width + eps * q * q * q * q), -0.0), not_again
 
     return of_rms_norm if isinstance(centre, types.NoneType) else of_layer_norm
 
@@ -186,33 +192,6 @@ def _serves_at_once(tag, variance, mean_square):
     if tag == types.float64:
         return lambda tag, variance, mean_square: False
     return lambda tag, variance, mean_square: variance > 0.75 * mean_square
-
-
-def deviation(centre, tag, value, mean, rest):
-    """(value - mean) - rest; for RMSNorm the value itself."""
-    raise NotImplementedError
-
-
-@overload(deviation, inline="always")
-def _deviation(centre, tag, value, mean, rest):
-    if isinstance(centre, types.NoneType):
-        return lambda centre, tag, value, mean, rest: value
-    if tag in HALF:  # what mean + rest rounds off is far below float32, to which h is rounded
-        return lambda centre, tag, value, mean, rest: value - (mean + rest)
-    return lambda centre, tag, value, mean, rest: (value - mean) - rest
-
-
-def standardized(centre, tag, value, mean, rest, r):
-    """h = deviation r."""
-    raise NotImplementedError
-
-
-@overload(standardized, inline="always")
-def _standardized(centre, tag, value, mean, rest, r):
-    if tag == types.float32 and not isinstance(centre, types.NoneType):
-        # One rounding less. On a constant row value - mean and rest are 0, so h is.
-        return lambda centre, tag, value, mean, rest, r: fused(value - mean, r, -(rest * r))
-    return lambda centre, tag, value, mean, rest, r: deviation(centre, tag, value, mean, rest) * r
 
 
 def row_root(tag, x, width, eps):
