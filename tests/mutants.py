@@ -386,9 +386,33 @@ MUTANTS = [
     Mutant(
         "the loops forget what rounding left of the mean",
         "normkit/kernels/_statistics.py",
-        "rest = total / width\n",
-        "rest = 0.0\n",
+        "(tag, x, work, mean, rest / width)",
+        "(tag, x, work, mean, 0.0)",
         _select("test_accuracy", "hard", "numpy:cpu", "layer_norm"),
+    ),
+    Mutant(
+        "the loops' gradients forget what rounding left of the mean",
+        "normkit/kernels/_backward.py",
+        "mean, rest / width, dy_tag",
+        "mean, 0.0, dy_tag",
+        _select("test_derivatives", "numpy:cpu", "layer_norm"),
+    ),
+    Mutant(
+        "the loops forget that a row's values have moved",
+        "normkit/kernels/_backward.py",
+        "        if moved or moved_2:",
+        "        if moved:",
+        _select("test_kernels", "moved"),
+    ),
+    Mutant(
+        "two threads take one part",
+        "normkit/kernels/_words.py",
+        'return builder.atomic_rmw("add", _pointer(builder, *arguments), _I64(1), "seq_cst")',
+        "pointer = _pointer(builder, *arguments)\n"
+        "        old = builder.load(pointer)\n"
+        "        builder.store(builder.add(old, _I64(1)), pointer)\n"
+        "        return old",
+        _select("test_kernels", "threads"),
     ),
     Mutant(
         "the loops take the variance from one pass",
@@ -470,8 +494,8 @@ MUTANTS = [
     Mutant(
         "torch transforms meet the operator",
         "adapters/torch/_functional.py",
-        "torch._C._are_functorch_transforms_active()",
-        "False",
+        "_transforms()\n",
+        "False\n",
         _select("test_derivatives", "torch_higher"),
     ),
     Mutant(

@@ -194,6 +194,40 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert _python(_CALLS + script, OMP_NUM_THREADS="2") == "0\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_child_of_a_fork_of_torch() -> None:
+    """OpenMP's threads are not in the child, and it would wait for them."""
+    pytest.importorskip("torch")
+    script = """
+import os
+import torch
+import normkit.torch
+torch.set_num_threads(2)
+x = torch.tensor(x)
+def bits():
+    y = normkit.torch.layer_norm(x), *normkit.torch.layer_norm_vjp(x, x)
+    return [None if t is None else t.numpy().tobytes() for t in y]
+expected = bits()
+child = os.fork()
+if not child:
+    os._exit(0 if bits() == expected else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert _python(_CALLS + script) == "0\n"
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("apart", [0, 1, 2])
+def test_rows_whose_values_have_moved(
+    host: Subject, rows: int, apart: int, bits_dtype: str
+) -> None:
+    """Rows far from 0 beside rows about 0, in all orders: they are taken in two ways."""
+    dy, x, scale, bias = _arrays((rows, 40), bits_dtype)
+    x[apart::3] = (x[apart::3] + 50).astype(x.dtype)
+    _assert_as_formulas(host, "layer_norm", [dy, x, scale, bias])
+    _assert_as_formulas(host, "layer_norm", [dy, x, scale, None])
+
+
 def test_code_on_disk_fits_whatever_was_compiled_before_it(tmp_path: Any) -> None:
     """Loops that processes compile in different orders and then share do not mix."""
     for ops in (["layer_norm"], ["rms_norm", "layer_norm"], ["layer_norm", "rms_norm"]):

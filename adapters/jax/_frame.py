@@ -7,6 +7,7 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from normkit.kernels._compiled import backward_function, forward_function
+from normkit.kernels._words import word
 
 # Places in XLA_FFI_CallFrame, XLA_FFI_Buffer and XLA_FFI_Metadata, in words of 8 bytes
 _EXTENSION, _ARGUMENTS, _RESULTS = 1, 9, 14
@@ -16,17 +17,6 @@ _METADATA, _API_VERSION = 3, 3
 _SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 _IEEE = 0x1F80  # the processor's control word without flushing of subnormal numbers
-
-
-@intrinsic
-def _word(context: Any, address: Any, index: Any) -> Any:
-    """The integer in the word ``index`` at an address."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.load(builder.gep(pointer, [arguments[1]]))
-
-    return types.int64(types.int64, types.int64), generate
 
 
 @intrinsic
@@ -63,11 +53,11 @@ def _control(context: Any, value: Any) -> Any:
 @njit
 def _buffer(buffers: int, index: int) -> Any:
     """(address, first size, last size, dtype as `normkit.kernels.cpu.KINDS`) of a buffer."""
-    buffer = _word(buffers, index)
-    dims, rank = _word(buffer, _DIMS), _word(buffer, _DIMS - 1)
-    code = _word(buffer, _DTYPE) & 0xFFFFFFFF
+    buffer = word(buffers, index)
+    dims, rank = word(buffer, _DIMS), word(buffer, _DIMS - 1)
+    code = word(buffer, _DTYPE) & 0xFFFFFFFF
     kind = 1 if code == 11 else 2 if code == 12 else 3 if code == 16 else 4
-    return _word(buffer, _DATA), _word(dims, 0), _word(dims, rank - 1), kind
+    return word(buffer, _DATA), word(dims, 0), word(dims, rank - 1), kind
 
 
 @njit
@@ -83,12 +73,12 @@ def _handler(execute: Any, version: tuple[int, int]) -> Any:
 
     @cfunc(types.int64(types.int64))
     def handler(frame: int) -> int:
-        extension = _word(frame, _EXTENSION)
+        extension = word(frame, _EXTENSION)
         if extension:
-            _set_word(_word(extension, _METADATA), _API_VERSION, words)
+            _set_word(word(extension, _METADATA), _API_VERSION, words)
             return 0
         before = _control(_IEEE)
-        execute(_word(frame, _ARGUMENTS), _word(frame, _RESULTS))
+        execute(word(frame, _ARGUMENTS), word(frame, _RESULTS))
         _control(before)
         return 0
 
@@ -129,7 +119,7 @@ def backward(
         scale, scale_kind = _parameter(arguments, 2)
         eps = _float64(_buffer(arguments, 3)[0])
         dx, sums, work = _buffer(results, 0)[0], _buffer(results, 1)[0], _buffer(results, 2)[0]
-        parts = _word(_word(_word(results, 1), _DIMS), 1)
+        parts = word(word(word(results, 1), _DIMS), 1)
         for i in range((1 + has_bias) * parts * width):
             _set_word(sums, i, 0)
         step = width * size

@@ -16,14 +16,11 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm
 from normkit._rms_norm import RMS_NORM
 from normkit.kernels import cpu
-from normkit.kernels.pages import ask_for_large_pages
+from normkit.kernels.pages import LARGE, ask_for_large_pages
 
 from ._arithmetic import ARITHMETIC
 
 _CENTRE = {RMS_NORM.name: None, LAYER_NORM.name: True}
-# Elements below which no call is worth a second thread
-_SHORT = 32 * 1024
-
 _NAMES = {getattr(torch, name): name for name in cpu.DTYPES}
 
 
@@ -120,11 +117,12 @@ def short_forward(
     On a single row `_forward` takes longer to reach the loop than the loop takes.
     """
     rows, width = _size(x, call.axes)
-    loops, step = _loops(), width * x.element_size()
-    dtype, centre = _NAMES[x.dtype], _CENTRE[norm.name]
-    loop, spare = loops.forward_loop(centre, dtype), loops.spare_workspaces(3 * width)
-    weight_kind, bias_kind = _kind(weight), _kind(bias)
-    eps, in_rows, short = call.eps, call.axes[0] == x.ndim - len(call.axes), rows * width < _SHORT
+    step = width * x.element_size()
+    in_rows, large = call.axes[0] == x.ndim - len(call.axes), rows * step >= LARGE
+    run = _loops().prepared_forward(
+        *(_CENTRE[norm.name], _NAMES[x.dtype], step, step, _kind(weight), _kind(bias)),
+        *(rows, width, call.eps),
+    )
 
     def at_once(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if not (in_rows and x.is_contiguous()):
@@ -137,25 +135,10 @@ def short_forward(
             bias = bias if bias.is_contiguous() else bias.contiguous()
             b = bias.data_ptr() or _address(bias)
         y = torch.empty_like(x)
-        source, target = x.data_ptr() or _address(x), y.data_ptr()
-        if not short:
-            ask_for_large_pages(target, step * rows)
-            loops.forward(
-                *(centre, dtype, (source, step), (target, step), (w, weight_kind), (b, bias_kind)),
-                *(rows, width, call.eps, torch.get_num_threads()),
-            )
-            return y
-        try:
-            work = spare.pop()
-        except IndexError:
-            work = loops.new_workspace(3 * width)
-        # fmt: off
-        loop(
-            centre, 0, source, step, 0, 0, 0, 0, target, step,
-            w, weight_kind, b, bias_kind, work[1], 0, rows, width, eps,
-        )
-        # fmt: on
-        spare.append(work)
+        target = y.data_ptr()
+        if large:
+            ask_for_large_pages(target, rows * step)
+        run(x.data_ptr() or _address(x), target, w, b, torch.get_num_threads)
         return y
 
     return at_once

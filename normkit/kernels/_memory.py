@@ -45,43 +45,6 @@ def load(context, tag, address, index):
 
 
 @intrinsic
-def word(context, address, index):
-    """The integer of 64 bits at ``index``."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(
-            builder.gep(builder.inttoptr(arguments[0], _I64.as_pointer()), [arguments[1]])
-        )
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def take(context, address, index):
-    """The integer at ``index``, to which 1 is added before another thread can take it."""
-
-    def generate(context, builder, signature, arguments):
-        pointer = builder.gep(builder.inttoptr(arguments[0], _I64.as_pointer()), [arguments[1]])
-        return builder.atomic_rmw("add", pointer, _I64(1), "seq_cst")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def call(context, address, arguments):
-    """Call the C function at an address, which returns nothing, with a tuple of arguments."""
-
-    def generate(context, builder, signature, values):
-        members = [context.get_value_type(kind) for kind in arguments.types]
-        function = ir.FunctionType(ir.VoidType(), members).as_pointer()
-        unpacked = [builder.extract_value(values[1], i) for i in range(len(members))]
-        builder.call(builder.inttoptr(values[0], function), unpacked)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, arguments), generate
-
-
-@intrinsic
 def load_float32(context, tag, address, index):
     """The number at ``index``, rounded to float32 where it is a float64."""
 

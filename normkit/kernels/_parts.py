@@ -10,7 +10,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from ._memory import call, load, take, word
+from ._memory import load
+from ._words import call, take, word
 
 # Parts and threads begun so far, the number of parts, working memory, its bytes for a thread, the
 # loop, rows, width, eps; then the arrays, in the order in which the loop takes them

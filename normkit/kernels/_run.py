@@ -1,6 +1,7 @@
 """Calls of the loops: in one piece, or in parts on several threads."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from . import _parts, cpu
 from ._compiled import Parts, forward_loop, parts_of_backward, parts_of_forward
 from ._threads import (
+    LARGE,
     borrow_workspace,
     new_workspace,
     return_workspace,
@@ -20,9 +22,7 @@ from ._threads import (
 __all__ = [
     "backward",
     "forward",
-    "forward_loop",
-    "new_workspace",
-    "spare_workspaces",
+    "prepared_forward",
     "use_openmp_of",
 ]
 
@@ -53,21 +53,57 @@ def forward(
         scale, bias: (address of ``width`` numbers, their `cpu.KINDS`), (0, 0) for none.
         threads: At most so many are used; the bits do not depend on it.
     """
-    arrays = (*x, *residual, *total, *y, *scale, *bias)
-    threads = threads_for(rows, rows * width, threads)
-    if threads == 1:  # in few steps of Python: a single row takes no longer than they do
-        work = borrow_workspace(3 * width)
-        forward_loop(centre, dtype)(centre, 0, *arrays, work[1], 0, rows, width, eps)
-        return_workspace(work)
-        return
-    parts = min(rows, max(threads, rows * width // _PART))
-    _run(
-        parts_of_forward(centre, dtype),
-        _parts.FORWARD,
-        threads,
-        parts,
-        *(3 * width, rows, width, eps, *arrays),
+    call = prepared_forward(
+        *(centre, dtype, x[1], y[1], scale[1], bias[1], rows, width, eps, residual, total)
     )
+    call(x[0], y[0], scale[0], bias[0], lambda: threads)
+
+
+def prepared_forward(
+    centre: bool | None,
+    dtype: str,
+    x_step: int,
+    y_step: int,
+    scale_kind: int,
+    bias_kind: int,
+    rows: int,
+    width: int,
+    eps: float,
+    residual: tuple[int, int] = (0, 0),
+    total: tuple[int, int] = (0, 0),
+) -> Callable[[int, int, int, int, Callable[[], int]], None]:
+    """`forward` of addresses x, y, scale and bias and the number of threads, with all else known.
+
+    A single row takes no longer than the steps of Python before it: here they are few.
+    """
+    loop, most = forward_loop(centre, dtype), threads_for(rows, rows * width)
+    size, parts = 3 * width, rows * width // _PART
+    spare = spare_workspaces(size)
+    z, z_step, s, s_step = *residual, *total
+
+    # fmt: off
+    def call(x: int, y: int, scale: int, bias: int, threads: Callable[[], int]) -> None:
+        if most == 1 or threads() == 1:
+            try:
+                work = spare.pop()
+            except IndexError:
+                work = new_workspace(size)
+            loop(
+                centre, 0, x, x_step, z, z_step, s, s_step, y, y_step,
+                scale, scale_kind, bias, bias_kind, work[1], 0, rows, width, eps,
+            )
+            if size < LARGE:
+                spare.append(work)
+            return
+        several = min(most, threads())
+        _run(
+            parts_of_forward(centre, dtype), _parts.FORWARD,
+            several, min(rows, max(several, parts)), size, rows, width, eps,
+            x, x_step, z, z_step, s, s_step, y, y_step, scale, scale_kind, bias, bias_kind,
+        )
+    # fmt: on
+
+    return call
 
 
 def backward(
@@ -94,7 +130,7 @@ def backward(
     _run(
         parts_of_backward(centre, dtype, dy_dtype, has_bias),
         _parts.BACKWARD,
-        threads_for(parts, rows * width, threads),
+        min(threads, threads_for(parts, rows * width)),
         parts,
         *(5 * width, rows, width, eps, *dy, *x, *dx, *scale, address),
     )

@@ -18,7 +18,8 @@ from ._compiled import Parts
 
 Workspace: TypeAlias = tuple[np.ndarray[Any, Any], int]
 
-_KEPT_BYTES = 1 << 20
+# Workspaces of so many numbers are not kept for the next call
+LARGE = 1 << 17
 
 # So many elements are worth a thread of their own: Python takes longer to start one
 _WORTH_OPENMP, _WORTH_PYTHON = 16 * 1024, 256 * 1024
@@ -43,10 +44,9 @@ def use_openmp_of(library: str) -> None:
     _openmp = parallel
 
 
-def threads_for(rows: int, elements: int, threads: int) -> int:
-    """How many of ``threads`` are worth their start."""
-    worth = _WORTH_PYTHON if _openmp is None else _WORTH_OPENMP
-    return max(1, min(threads, rows, elements // worth))
+def threads_for(rows: int, elements: int) -> int:
+    """How many threads are worth their start."""
+    return max(1, min(rows, elements // (_WORTH_PYTHON if _openmp is None else _WORTH_OPENMP)))
 
 
 def run_parts(parts: Parts, block: int, threads: int) -> None:
@@ -97,7 +97,7 @@ def borrow_workspace(size: int) -> Workspace:
 
 def return_workspace(workspace: Workspace) -> None:
     """Keep a workspace for other calls, unless it is large."""
-    if workspace[0].nbytes <= _KEPT_BYTES:
+    if workspace[0].size <= LARGE:
         spare_workspaces(workspace[0].size - 1).append(workspace)
 
 

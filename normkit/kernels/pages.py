@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # Linux's large page, and from where on an allocation is fresh more often than not
 _PAGE = 2 << 20
-_LARGE = 8 << 20
+LARGE = 8 << 20
 
 
 def ask_for_large_pages(address: int, size: int) -> None:
@@ -17,7 +17,7 @@ def ask_for_large_pages(address: int, size: int) -> None:
     Of what lies in whole large pages only, so that no other memory is meant. Where the system has
     no such advice, or refuses it, nothing changes.
     """
-    if size < _LARGE:
+    if size < LARGE:
         return
     advise = _madvise()
     first = -(-address // _PAGE) * _PAGE
