@@ -92,8 +92,10 @@ def test_exported_programs_do_not_need_it(op: str) -> None:
     assert_same_bits(np.asarray(exported.call(*inputs)), getattr(normkit.numpy, op)(*inputs))
 
 
-def test_threads_at_once(op: str) -> None:
-    dy, *inputs = _arrays((64, 512), "float32")
+@pytest.mark.parametrize("rows", [64, 640])
+def test_threads_at_once(op: str, rows: int) -> None:
+    """Small calls, and large ones whose parts wait in XLA's pool behind each other's."""
+    dy, *inputs = _arrays((rows, 512), "float32")
     run = _run(op, kernel="numba")
     expected = jax.tree.leaves(run(dy, *inputs))
 
@@ -104,6 +106,20 @@ def test_threads_at_once(op: str) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(call, range(16)))
+
+
+def test_bits_do_not_depend_on_threads(op: str) -> None:
+    """float64 shows in what order a sum was added; the first rows alone are too few to share out."""
+    with jax.enable_x64(True):
+        dy, *inputs = _arrays((1200, 256), "float64")
+        y, (dx, dscale, dbias) = _run(op, kernel="numba")(dy, *inputs)
+        few = [a[:200] for a in (dy, inputs[0])]
+        y_few, (dx_few, *_) = _run(op, kernel="numba")(*few, *inputs[1:])
+    assert_same_bits(np.asarray(y[:200]), np.asarray(y_few))
+    assert_same_bits(np.asarray(dx[:200]), np.asarray(dx_few))
+    wanted = getattr(normkit.numpy, f"{op}_vjp")(dy, *inputs, kernel="numba")
+    for ours, theirs in zip((dx, dscale, dbias), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=2.0**-40, atol=2.0**-40)
 
 
 def test_what_it_cannot_do_is_said(op: str) -> None:

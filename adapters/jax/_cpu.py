@@ -20,6 +20,9 @@ from normkit.kernels import cpu
 
 _MAJOR = 0
 
+# So many elements are worth a thread of XLA's pool
+_WORTH = 64 * 1024
+
 
 @functools.cache
 def unavailable() -> str | None:
@@ -46,7 +49,7 @@ def forward(centre: bool | None, x: Any, scale: Any, bias: Any, eps: float) -> A
     """The norm of the rows of x; scale and bias have one axis, or are None."""
     width = x.shape[1]
     name = _registered("forward", centre, dtype_name(x.dtype))
-    shapes = jax.ShapeDtypeStruct(x.shape, x.dtype), _float64(3 * width)
+    shapes = jax.ShapeDtypeStruct(x.shape, x.dtype), _workspace(3 * width, x.shape[0], x.size)
     arguments = x, _parameter(scale), _parameter(bias), jnp.asarray([eps], jnp.float64)
     return jax.ffi.ffi_call(name, shapes)(*arguments)[0]
 
@@ -61,7 +64,7 @@ def backward(
     shapes = (
         jax.ShapeDtypeStruct(x.shape, x.dtype),
         _float64(1 + has_bias, parts, width),
-        _float64(5 * width),
+        _workspace(5 * width, parts, x.size),
     )
     arguments = dy, x, _parameter(scale), jnp.asarray([eps], jnp.float64)
     dx, sums, _ = jax.ffi.ffi_call(name, shapes)(*arguments)
@@ -71,6 +74,14 @@ def backward(
 
 def _float64(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float64)
+
+
+def _workspace(size: int, parts: int, elements: int) -> Any:
+    """Room for a call, and for ``size`` numbers in each thread that is worth its start."""
+    from ._frame import WORDS
+
+    threads = max(1, min(cpu.available_processors(), parts, elements // _WORTH))
+    return _float64(WORDS + threads * size)
 
 
 def _parameter(array: Any) -> Any:

@@ -2,52 +2,23 @@
 
 from typing import Any
 
-from llvmlite import ir
 from numba import cfunc, njit, types
-from numba.extending import intrinsic
 
-from normkit.kernels._compiled import backward_function, forward_function
-from normkit.kernels._words import word
+from normkit.kernels._compiled import parts_of_backward, parts_of_forward
+from normkit.kernels._parts import BACKWARD, FORWARD
+from normkit.kernels._words import set_word, word
+
+from ._pool import HEAD, TASK, new_block, run_parts, threads_for
 
 # Places in XLA_FFI_CallFrame, XLA_FFI_Buffer and XLA_FFI_Metadata, in words of 8 bytes
-_EXTENSION, _ARGUMENTS, _RESULTS = 1, 9, 14
+_EXTENSION, _API, _CONTEXT, _ARGUMENTS, _RESULTS = 1, 2, 3, 9, 14
 _DTYPE, _DATA, _DIMS = 2, 3, 5
 _METADATA, _API_VERSION = 3, 3
 
 _SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
-_IEEE = 0x1F80  # the processor's control word without flushing of subnormal numbers
-
-
-@intrinsic
-def _set_word(context: Any, address: Any, index: Any, value: Any) -> Any:
-    """Store an integer in the word ``index`` at an address."""
-
-    def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        builder.store(arguments[2], builder.gep(pointer, [arguments[1]]))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def _control(context: Any, value: Any) -> Any:
-    """Set the thread's floating-point control word; the old one is returned."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        place = builder.alloca(ir.IntType(32))
-        pointer = builder.bitcast(place, ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer()])
-        store = builder.module.declare_intrinsic("llvm.x86.sse.stmxcsr", fnty=kind)
-        load = builder.module.declare_intrinsic("llvm.x86.sse.ldmxcsr", fnty=kind)
-        builder.call(store, [pointer])
-        old = builder.load(place)
-        builder.store(builder.trunc(arguments[0], ir.IntType(32)), place)
-        builder.call(load, [pointer])
-        return builder.zext(old, ir.IntType(64))
-
-    return types.int64(types.int64), generate
+# Words of a workspace before the memory for each thread
+WORDS = HEAD + FORWARD.size // 8
 
 
 @njit
@@ -67,6 +38,12 @@ def _parameter(buffers: int, index: int) -> Any:
     return (address, kind) if size else (0, 0)
 
 
+@njit
+def _write(block: int, words: Any) -> None:
+    for i in range(len(words)):
+        set_word(block, i, words[i])
+
+
 def _handler(execute: Any, version: tuple[int, int]) -> Any:
     """What XLA calls: with an extension it asks for the version, without one for the result."""
     words = version[1] << 32 | version[0]
@@ -75,11 +52,10 @@ def _handler(execute: Any, version: tuple[int, int]) -> Any:
     def handler(frame: int) -> int:
         extension = word(frame, _EXTENSION)
         if extension:
-            _set_word(word(extension, _METADATA), _API_VERSION, words)
+            set_word(word(extension, _METADATA), _API_VERSION, words)
             return 0
-        before = _control(_IEEE)
-        execute(word(frame, _ARGUMENTS), word(frame, _RESULTS))
-        _control(before)
+        pool = word(frame, _API), word(frame, _CONTEXT)
+        execute(pool, word(frame, _ARGUMENTS), word(frame, _RESULTS))
         return 0
 
     return handler
@@ -87,20 +63,30 @@ def _handler(execute: Any, version: tuple[int, int]) -> Any:
 
 def forward(centre: bool | None, dtype: str, version: tuple[int, int]) -> Any:
     """x, scale, bias, eps -> y, workspace."""
-    loop, size, one = forward_function(centre, dtype), _SIZES[dtype], int(centre is True)
+    take_parts, size = parts_of_forward(centre, dtype), _SIZES[dtype]
+    address, loop, words = take_parts.address, take_parts.loop, FORWARD.size // 8
 
     @njit
-    def execute(arguments: int, results: int) -> None:
+    def execute(pool: Any, arguments: int, results: int) -> None:
         x, rows, width, _ = _buffer(arguments, 0)
         scale, scale_kind = _parameter(arguments, 1)
         bias, bias_kind = _parameter(arguments, 2)
-        eps = _float64(_buffer(arguments, 3)[0])
-        y, work = _buffer(results, 0)[0], _buffer(results, 1)[0]
+        eps = word(_buffer(arguments, 3)[0], 0)
+        y = _buffer(results, 0)[0]
+        work, room, _, _ = _buffer(results, 1)
+        threads = threads_for(*pool, (room - WORDS) // (3 * width), work)
+        parts = min(rows, 4 * threads) if threads > 1 else 1
+        block = new_block(words, threads, work)
         step = width * size
-        loop(
-            *(one, 0, x, step, 0, 0, 0, 0, y, step),
-            *(scale, scale_kind, bias, bias_kind, work, 0, rows, width, eps),
+        _write(
+            block,
+            (
+                *(0, 0, 0, parts, work + 8 * WORDS, 24 * width, loop),
+                *(rows, width, eps, x, step, 0, 0, 0, 0, y, step),
+                *(scale, scale_kind, bias, bias_kind),
+            ),
         )
+        run_parts(*pool, block, address, TASK)
 
     return _handler(execute, version)
 
@@ -109,37 +95,32 @@ def backward(
     centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool, version: tuple[int, int]
 ) -> Any:
     """dy, x, scale, eps -> dx, dscale and dbias in parts, workspace."""
-    loop, one = backward_function(centre, dtype, dy_dtype, has_bias), int(centre is True)
+    take_parts = parts_of_backward(centre, dtype, dy_dtype, has_bias)
+    address, loop, words = take_parts.address, take_parts.loop, BACKWARD.size // 8
     size, dy_size = _SIZES[dtype], _SIZES[dy_dtype]
 
     @njit
-    def execute(arguments: int, results: int) -> None:
+    def execute(pool: Any, arguments: int, results: int) -> None:
         dy = _buffer(arguments, 0)[0]
         x, rows, width, _ = _buffer(arguments, 1)
         scale, scale_kind = _parameter(arguments, 2)
-        eps = _float64(_buffer(arguments, 3)[0])
-        dx, sums, work = _buffer(results, 0)[0], _buffer(results, 1)[0], _buffer(results, 2)[0]
+        eps = word(_buffer(arguments, 3)[0], 0)
+        dx, sums = _buffer(results, 0)[0], _buffer(results, 1)[0]
+        work, room, _, _ = _buffer(results, 2)
         parts = word(word(word(results, 1), _DIMS), 1)
         for i in range((1 + has_bias) * parts * width):
-            _set_word(sums, i, 0)
+            set_word(sums, i, 0)
+        threads = threads_for(*pool, min(parts, (room - WORDS) // (5 * width)), work)
+        block = new_block(words, threads, work)
         step = width * size
-        for part in range(parts):
-            dscale = sums + 8 * width * part
-            dbias = dscale + 8 * width * parts
-            first, last = rows * part // parts, rows * (part + 1) // parts
-            loop(
-                *(one, 0, 0, dy, width * dy_size, x, step, dx, step),
-                *(scale, scale_kind, dscale, dbias, work, first, last, width, eps),
-            )
+        _write(
+            block,
+            (
+                *(0, 0, 0, parts, work + 8 * WORDS, 40 * width, loop),
+                *(rows, width, eps, dy, width * dy_size, x, step, dx, step),
+                *(scale, scale_kind, sums),
+            ),
+        )
+        run_parts(*pool, block, address, TASK)
 
     return _handler(execute, version)
-
-
-@intrinsic
-def _float64(context: Any, address: Any) -> Any:
-    """The number at an address."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.DoubleType().as_pointer()))
-
-    return types.float64(types.int64), generate

@@ -1,7 +1,7 @@
 """A call written down in a block of words, from which any number of threads take parts.
 
-A part is a range of rows. Threads that come late find fewer, and none too late: the call is done
-when those that came have left.
+A part is a range of rows. Threads that come late find fewer, or none. The call is done when all
+parts are; late threads then still read the block.
 """
 
 import struct
@@ -13,17 +13,17 @@ from numba.extending import overload, register_jitable
 from ._memory import load
 from ._words import call, take, word
 
-# Parts and threads begun so far, the number of parts, working memory, its bytes for a thread, the
+# Parts and threads begun so far, parts done and to do, working memory, its bytes for a thread, the
 # loop, rows, width, eps; then the arrays, in the order in which the loop takes them
-_NEXT, _THREADS, _PARTS, _WORK, _WORK_STEP, _LOOP, _ROWS, _WIDTH, _EPS, _ARRAYS = range(10)
-FORWARD = struct.Struct("=8qd12q")
-BACKWARD = struct.Struct("=8qd9q")
+_NEXT, _THREADS, DONE, PARTS, _WORK, _WORK_STEP, _LOOP, _ROWS, _WIDTH, _EPS, _ARRAYS = range(11)
+FORWARD = struct.Struct("=9qd12q")
+BACKWARD = struct.Struct("=9qd9q")
 
 
 def forward_parts(block, centre, tag):
     """Take parts of `forward_rows`."""
     work = word(block, _WORK) + take(block, _THREADS) * word(block, _WORK_STEP)
-    parts, rows, width = word(block, _PARTS), word(block, _ROWS), word(block, _WIDTH)
+    parts, rows, width = word(block, PARTS), word(block, _ROWS), word(block, _WIDTH)
     loop, eps = word(block, _LOOP), load(np.float64(0), block, _EPS)
     arrays = block + 8 * _ARRAYS
     part = take(block, _NEXT)
@@ -39,13 +39,14 @@ def forward_parts(block, centre, tag):
                 *(scale, scale_kind, bias, bias_kind, work, first, last, width, eps),
             ),
         )
+        take(block, DONE)
         part = take(block, _NEXT)
 
 
 def backward_parts(block, centre, tag, dy_tag, has_bias):
     """Take parts of `backward_rows`; each has its own dscale, and after all of these its own dbias."""
     work = word(block, _WORK) + take(block, _THREADS) * word(block, _WORK_STEP)
-    parts, rows, width = word(block, _PARTS), word(block, _ROWS), word(block, _WIDTH)
+    parts, rows, width = word(block, PARTS), word(block, _ROWS), word(block, _WIDTH)
     loop, eps = word(block, _LOOP), load(np.float64(0), block, _EPS)
     arrays = block + 8 * _ARRAYS
     sums = word(arrays, 8)
@@ -63,6 +64,7 @@ def backward_parts(block, centre, tag, dy_tag, has_bias):
                 *(dscale, dbias, work, first, last, width, eps),
             ),
         )
+        take(block, DONE)
         part = take(block, _NEXT)
 
 

@@ -144,6 +144,8 @@ def _run(
     """Have ``count`` parts taken, with ``work`` float64 numbers for each thread."""
     head = form.size // 8
     block = borrow_workspace(head + threads * work)
-    form.pack_into(block[0].data, 0, 0, 0, count, block[1] + 8 * head, 8 * work, parts.loop, *call)
+    form.pack_into(
+        block[0].data, 0, 0, 0, 0, count, block[1] + 8 * head, 8 * work, parts.loop, *call
+    )
     run_parts(parts, block[1], threads)
     return_workspace(block)

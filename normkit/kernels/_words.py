@@ -18,11 +18,32 @@ def word(context, address, index):
 
 
 @intrinsic
+def set_word(context, address, index, value):
+    """Write an integer at ``index``."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], _pointer(builder, *arguments[:2]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def take(context, address, index):
     """The integer at ``index``, to which 1 is added before another thread can take it."""
 
     def generate(context, builder, signature, arguments):
         return builder.atomic_rmw("add", _pointer(builder, *arguments), _I64(1), "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def word_now(context, address, index):
+    """The integer at ``index``, which other threads change, and what they wrote before it."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load_atomic(_pointer(builder, *arguments), "acquire", 8)
 
     return types.int64(types.int64, types.int64), generate
 
