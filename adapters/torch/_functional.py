@@ -1,6 +1,7 @@
 """The public functions on torch tensors."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -14,17 +15,25 @@ from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, check_call
 from normkit._rms_norm import RMS_NORM
 
+from ._autograd import Differentiable
 from ._cpu import KERNEL as CPU_KERNEL
 from ._cpu import add_forward, short_forward
-from ._library import KERNELS, VISIBLE, formula, formula_vjp, run_forward, run_vjp
+from ._library import (
+    KERNELS,
+    VISIBLE,
+    formula,
+    formula_vjp,
+    operators_are_seen,
+    run_forward,
+    run_vjp,
+)
 
 HOST = _checks.Host("torch", Tensor)
 _PLAIN = (Tensor, Parameter, type(None))
 
 # A small call asks them all, and looking them up takes as long as their answer
-_is_grad_enabled, _modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
-_is_compiling = torch.compiler.is_compiling
-_trace, _transforms = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_transforms = torch._C._are_functorch_transforms_active
 
 
 def rms_norm(
@@ -263,11 +272,18 @@ def _norm(
     call, kernel, plain, at_once = _known(norm, x, weight, bias, options)
     if not plain or formula_is_needed():
         return formula(norm, x, weight, bias, call)
-    if _operator_is_needed(x, weight, bias):
+    if operators_are_seen():
         return run_forward(norm, x, weight, bias, call)
+    if _is_differentiated(x, weight, bias):
+        run = at_once or partial(_forward, kernel, norm, call)
+        return Differentiable.apply(x, weight, bias, run, norm, call, kernel)
     if at_once is not None:
         return at_once(x, weight, bias)
     return kernel.forward(norm, x, weight, bias, call)
+
+
+def _forward(kernel: Kernel, norm: Norm, call: Call, *tensors: Tensor | None) -> Any:
+    return kernel.forward(norm, *tensors, call)
 
 
 def _norm_vjp(
@@ -299,7 +315,8 @@ def _add_norm(
     _checks.same_dtype("residual", residual, x)
     if not torch.compiler.is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
-        seen = formula_is_needed() or _operator_is_needed(x, weight, bias, residual)
+        seen = formula_is_needed() or operators_are_seen()
+        seen = seen or _is_differentiated(x, weight, bias, residual)
         if kernel is CPU_KERNEL and plain and are_plain(residual) and not seen:
             return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
@@ -363,12 +380,10 @@ def are_plain(*tensors: Tensor | None) -> bool:
     return all(type(t) in _PLAIN for t in tensors)
 
 
-def _operator_is_needed(
+def _is_differentiated(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None = None
 ) -> bool:
-    """Whether autograd, a tracer or a mode must see the operator."""
-    if _modes() or _trace() is not None:
-        return True
+    """Whether autograd takes part."""
     return _is_grad_enabled() and (  # not any(...): a generator takes longer than all else here
         x.requires_grad
         or (weight is not None and weight.requires_grad)

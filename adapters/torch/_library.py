@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normkit import Convention
 from normkit._checks import Axes
-from normkit._kernel import choose
+from normkit._kernel import Kernel, choose
 from normkit._layer_norm import LAYER_NORM
 from normkit._norm import Call, Norm, apply, formulas
 from normkit._rms_norm import RMS_NORM
@@ -113,8 +113,8 @@ def _define(norm: Norm) -> None:
         dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
     ) -> tuple[Tensor, ...]:
         call = _call(*options)
-        gradients = choose(KERNELS, x, call).vjp(norm, dy, x, weight, bias, call)
-        return tuple(x.new_empty(0) if g is None else g for g in gradients)
+        found = choose(KERNELS, x, call).vjp(norm, dy, x, weight, bias, call)
+        return tuple(x.new_empty(0) if g is None else g for g in found)
 
     def fake_forward(
         x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any
@@ -131,14 +131,7 @@ def _define(norm: Norm) -> None:
 
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient will be differentiated, which no kernel can be
-            call = (
-                ctx.call._replace(kernel=None) if ctx.call.kernel == _cpu.KERNEL.name else ctx.call
-            )
-            gradients = formula_vjp(norm, dy, x, weight, bias, call)
-        else:
-            gradients = run_vjp(norm, dy, x, weight, bias, ctx.call)
-        return (*gradients, *[None] * 4)
+        return (*gradients(norm, dy, x, weight, bias, ctx.call), *[None] * 4)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, bias, *options = inputs
@@ -166,6 +159,36 @@ def run_vjp(
     operator = getattr(torch.ops.normkit, f"{norm.name}_vjp")
     dx, dweight, dbias = operator(dy, x, weight, bias, *_options(call))
     return dx, None if weight is None else dweight, None if bias is None else dbias
+
+
+def gradients(
+    norm: Norm,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    kernel: Kernel | None = None,
+) -> Any:
+    """What a backward pass gives: by ``kernel`` itself, where nobody looks at operators.
+
+    dy has no memory of its own where several gradients are taken at once (``is_grads_batched``).
+    """
+    if torch.is_grad_enabled():  # the gradient will be differentiated, which no kernel can be
+        call = call._replace(kernel=None) if call.kernel == _cpu.KERNEL.name else call
+        return formula_vjp(norm, dy, x, weight, bias, call)
+    plain = type(dy) is Tensor and torch._C._has_storage(dy)
+    if kernel is None or operators_are_seen() or not plain:
+        return run_vjp(norm, dy, x, weight, bias, call)
+    return kernel.vjp(norm, dy, x, weight, bias, call)
+
+
+def operators_are_seen() -> bool:
+    """Whether a mode or a tracer looks at every operator."""
+    return _modes() > 0 or _trace() is not None
+
+
+_modes, _trace = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 
 
 _define(RMS_NORM)
