@@ -18,8 +18,6 @@ from normkit._rms_norm import RMS_NORM
 from normkit.kernels import cpu
 from normkit.kernels.pages import LARGE, ask_for_large_pages
 
-from ._arithmetic import ARITHMETIC
-
 _CENTRE = {RMS_NORM.name: None, LAYER_NORM.name: True}
 _NAMES = {getattr(torch, name): name for name in cpu.DTYPES}
 
@@ -222,6 +220,5 @@ def _kind(p: Tensor | None) -> int:
 def _gradient(total: Any, parameter: Tensor | None) -> Tensor | None:
     if parameter is None:
         return None
-    wide = torch.from_numpy(total).reshape(parameter.shape)
-    narrow: Tensor = ARITHMETIC.narrow(wide, parameter.dtype)
-    return narrow
+    # `Arithmetic.narrow` in one step: PyTorch too goes from float64 to a half type through float32
+    return torch.from_numpy(total).to(parameter.dtype).view(parameter.shape)

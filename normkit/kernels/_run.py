@@ -134,7 +134,7 @@ def backward(
         parts,
         *(5 * width, rows, width, eps, *dy, *x, *dx, *scale, address),
     )
-    dscale, *dbias = sums.sum(axis=1)
+    dscale, *dbias = sums.sum(axis=1) if parts > 1 else sums[:, 0]
     return dscale, dbias[0] if dbias else None
 
 
