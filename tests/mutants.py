@@ -391,6 +391,20 @@ MUTANTS = [
         _select("test_accuracy", "hard", "numpy:cpu", "layer_norm"),
     ),
     Mutant(
+        "the loops round r to float32",
+        "normkit/kernels/_forward.py",
+        "low = np.float32(r - np.float64(high))",
+        "low = np.float32(0.0)",
+        _select("test_fuzz", "fixed_batch", "rms_norm", "float16"),
+    ),
+    Mutant(
+        "the loops' r is rounded up, and -0 with it",
+        "normkit/kernels/_forward.py",
+        "high = np.float32(r * (1.0 - 2.0**-24))",
+        "high = np.float32(r)",
+        _select("test_accuracy", "hard", "rms_norm", "float16", "array_api"),
+    ),
+    Mutant(
         "the loops' gradients forget what rounding left of the mean",
         "normkit/kernels/_backward.py",
         "mean, rest / width, dy_tag",

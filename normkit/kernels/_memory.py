@@ -173,6 +173,16 @@ def fused(context, a, b, c):
 
 
 @intrinsic
+def fused_float32(context, a, b, c):
+    """`fused` of float32 numbers."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic
 def trimmed(context, h):
     """``h`` rounded to 50 bits, as `normkit._arithmetic.Arithmetic.trimmed`: faster on integers."""
 

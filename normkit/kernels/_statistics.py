@@ -107,6 +107,17 @@ def squares(first, last, tag, x, work, q):
 
 @in_blocks
 @njit
+def squares_alone(first, last, tag, x):
+    """(0, sum x^2, 0, 0), and nothing is kept."""
+    total = 0.0
+    for j in range(first, last):
+        value = load(tag, x, j)
+        total = multiply_add(value, value, total)
+    return 0.0, total, 0.0, 0.0
+
+
+@in_blocks
+@njit
 def sums(first, last, tag, x, work, q):
     """(sum x, sum x^2, 0, 0)."""
     total = square = 0.0
@@ -163,6 +174,10 @@ def _standardizing(centre, tag, x, work, width, eps):
         _, _, square, _, _ = squares(width, (tag, x, work, q))
         return (inverse_root(square / width + eps * q * q * q * q), -0.0), False
 
+    def of_rms_norm_in_half(centre, tag, x, work, width, eps):
+        _, _, square, _, _ = squares_alone(width, (tag, x))
+        return (inverse_root(square / width + eps), -0.0), False
+
     def of_layer_norm(centre, tag, x, work, width, eps):
         q = row_root(tag, x, width, eps)
         total, lost, square, _, _ = sums(width, (tag, x, work, q))
@@ -175,7 +190,9 @@ def _standardizing(centre, tag, x, work, width, eps):
         _, _, square, _, _ = centred_squares(width, (tag, x, work, mean, rest / width))
         return (inverse_root(square / width + eps * q * q * q * q), -0.0), not_again
 
-    return of_rms_norm if isinstance(centre, types.NoneType) else of_layer_norm
+    if not isinstance(centre, types.NoneType):
+        return of_layer_norm
+    return of_rms_norm_in_half if tag in HALF else of_rms_norm
 
 
 def serves_at_once(tag, variance, mean_square):
