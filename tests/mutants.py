@@ -501,8 +501,15 @@ MUTANTS = [
     Mutant(
         "torch's second derivative takes the operator for a constant",
         "adapters/torch/_library.py",
-        "gradients = formula_vjp(norm, dy, x, weight, bias, call)\n        else",
-        "gradients = run_vjp(norm, dy, x, weight, bias, call)\n        else",
+        "return formula_vjp(norm, dy, x, weight, bias, call)\n    plain",
+        "return run_vjp(norm, dy, x, weight, bias, call)\n    plain",
+        _select("test_derivatives", "gradcheck"),
+    ),
+    Mutant(
+        "torch's batched gradients meet the loops",
+        "adapters/torch/_library.py",
+        "plain = type(dy) is Tensor and torch._C._has_storage(dy)",
+        "plain = True",
         _select("test_derivatives", "gradcheck"),
     ),
     Mutant(
