@@ -1,7 +1,8 @@
 """RMSNorm and LayerNorm for PyTorch: functions with ``weight`` and ``bias``, and drop-in modules.
 
-A call is one operator, `torch.ops.normkit.*`, with the same bits eagerly and under torch.compile.
-It is differentiable to any order. Inside torch.func transforms, forward-mode differentiation,
+To a compiler, a tracer or a mode a call is one operator, `torch.ops.normkit.*`; else the kernel runs
+at once, in an autograd function where gradients are asked for. The bits are the same. A call is
+differentiable to any order. Inside torch.func transforms, forward-mode differentiation,
 torch.export and for tensor subclasses the core's formula runs instead, as ordinary operations.
 """
 

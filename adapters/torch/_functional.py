@@ -311,9 +311,10 @@ def _add_norm(
     bias: Tensor | None,
     *options: Any,
 ) -> tuple[Tensor, Tensor]:
-    check(norm, x, weight, bias, *options, residual=residual)
-    _checks.same_dtype("residual", residual, x)
-    if not torch.compiler.is_compiling():
+    if _is_compiling() or not _is_like(residual, x):
+        check(norm, x, weight, bias, *options, residual=residual)
+        _checks.same_dtype("residual", residual, x)
+    if not _is_compiling():
         call, kernel, plain, _ = _known(norm, x, weight, bias, options)
         seen = formula_is_needed() or operators_are_seen()
         seen = seen or _is_differentiated(x, weight, bias, residual)
@@ -321,6 +322,18 @@ def _add_norm(
             return add_forward(norm, x, residual, weight, bias, call)
     total = x + residual
     return _norm(norm, total, weight, bias, options), total
+
+
+def _is_like(residual: Tensor, x: Tensor) -> bool:
+    """Whether what is right for x is right for the residual."""
+    return (
+        isinstance(residual, Tensor)
+        and isinstance(x, Tensor)
+        and residual.shape == x.shape
+        and residual.dtype == x.dtype
+        and residual.device == x.device
+        and residual.layout == x.layout == torch.strided
+    )
 
 
 _Examined: TypeAlias = tuple[Call, Kernel, bool, Callable[..., Tensor] | None]
