@@ -188,13 +188,6 @@ MUTANTS = [
         _select("test_shapes", "residual", "core-torch"),
     ),
     Mutant(
-        "NumPy sums in memory order",
-        "adapters/numpy/_arithmetic.py",
-        "return rows.reshape(*batch, self.count(x, axes)).sum(axis=-1).reshape(kept)",
-        "return x.sum(axis=axes, keepdims=True)",
-        _select("test_shapes", "layout", "numpy:array_api", "float64"),
-    ),
-    Mutant(
         "XLA flushes what comes in",
         _JAX,
         "return jnp.where(bits & _INFINITY == 0, subnormal, normal)",
