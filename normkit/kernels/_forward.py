@@ -92,16 +92,27 @@ def _scaled(tag, h, scale_tag, scale, index):
     return lambda tag, h, scale_tag, scale, index: h * load(scale_tag, scale, index)
 
 
-def biased(tag, y, bias_tag, bias, index):
-    """y + bias, in the dtype of y."""
+def scaled_and_biased(tag, h, parameter_tag, scale, bias, index):
+    """h scale + bias, with the roundings that the dtype of x asks for.
+
+    float32 asks for none before the last one: a fused operation is closer to it than two.
+    """
     raise NotImplementedError
 
 
-@overload(biased, inline="always")
-def _biased(tag, y, bias_tag, bias, index):
+@overload(scaled_and_biased, inline="always")
+def _scaled_and_biased(tag, h, parameter_tag, scale, bias, index):
+    if tag == types.float32:
+        return lambda tag, h, parameter_tag, scale, bias, index: fused(
+            trimmed(h), load(parameter_tag, scale, index), load(parameter_tag, bias, index)
+        )
     if tag in HALF:
-        return lambda tag, y, bias_tag, bias, index: y + load_float32(bias_tag, bias, index)
-    return lambda tag, y, bias_tag, bias, index: y + load(bias_tag, bias, index)
+        return lambda tag, h, parameter_tag, scale, bias, index: (
+            scaled(tag, h, parameter_tag, scale, index) + load_float32(parameter_tag, bias, index)
+        )
+    return lambda tag, h, parameter_tag, scale, bias, index: (
+        scaled(tag, h, parameter_tag, scale, index) + load(parameter_tag, bias, index)
+    )
 
 
 @register_jitable
@@ -115,8 +126,7 @@ def write_row(value_tag, tag, x, work, terms, y, parameter_tag, scale, bias_kind
     else:
         for j in range(width):
             h = fused(again(value_tag, x, work, j), r, shift)
-            y_j = scaled(tag, h, parameter_tag, scale, j)
-            store(RESULT, tag, y, j, biased(tag, y_j, parameter_tag, bias, j))
+            store(RESULT, tag, y, j, scaled_and_biased(tag, h, parameter_tag, scale, bias, j))
 
 
 @register_jitable
@@ -137,8 +147,7 @@ def write_half_row(tag, x, r, y, parameter_tag, scale, bias_kind, bias, width):
         for j in range(width):
             value = load_float32(tag, x, j)
             h = fused_float32(value, high, value * low)
-            y_j = scaled(tag, h, parameter_tag, scale, j)
-            store(RESULT, tag, y, j, biased(tag, y_j, parameter_tag, bias, j))
+            store(RESULT, tag, y, j, scaled_and_biased(tag, h, parameter_tag, scale, bias, j))
 
 
 def write(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
@@ -199,7 +208,7 @@ def forward_rows(
     width,
     eps,
 ):
-    """Rows ``first`` to ``last`` of y = h scale + bias, h = deviation r.
+    """Rows ``first`` to ``last`` of y = h scale + bias, h = value r + shift (`standardizing`).
 
     x, y: addresses of the first row; steps are from row to row, in bytes. With ``residual`` not 0
     the norm is of total = x + residual, which is written. ``work``: memory for 3 rows of float64.
