@@ -290,7 +290,7 @@ MUTANTS = [
         _JAX,
         '"""``number``, not rounded."""\n        return number',
         '"""``number``, not rounded."""\n        return super().number_in(number, name)',
-        _select("test_convention_derivatives", "other_backends", "jax:cpu-paper"),
+        _select("test_convention_derivatives", "forward_mode", "paper"),
     ),
     Mutant(
         "torch.func differentiates the casts of a convention",
@@ -318,7 +318,7 @@ MUTANTS = [
         _JAX,
         "return _opaque(x, self._zero) if x.dtype == self.dtype else x",
         "return x",
-        _select("test_pairs", "under_jit", "layer_norm", "33"),
+        _select("test_pairs", "lengths_under_jit"),
     ),
     Mutant(
         "the errors of a sum of pairs are dropped",

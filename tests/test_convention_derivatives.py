@@ -89,6 +89,28 @@ def test_gradients_of_other_backends(backend: str, name: str) -> None:
     _compare_gradients(subject, c, 24)
 
 
+@pytest.mark.parametrize("name", ["paper", "flax"])
+def test_forward_mode_of_jax(name: str) -> None:
+    """The derivative by scale is h, without a rounding: not even that of eps, which 0.3 would show.
+
+    Of one row and dy = 1 dscale is h too. Both are rounded to float32 once.
+    """
+    jax, functions = pytest.importorskip("jax"), pytest.importorskip("normkit.jax")
+    import ml_dtypes
+
+    c, rng = _SOME[name], np.random.default_rng(5)
+    x = rng.standard_normal((1, 24)).astype(ml_dtypes.bfloat16)
+    scale, options = np.ones(24, np.float32), {"convention": c, "eps": 0.3}
+
+    def of_scale(scale: Any) -> Any:
+        return getattr(functions, c.kind)(jax.numpy.asarray(x), scale, **options)
+
+    y, h = jax.jvp(of_scale, (jax.numpy.asarray(scale),), (jax.numpy.asarray(scale),))
+    assert y.dtype == np.float32
+    dscale = getattr(nk, f"{c.kind}_vjp")(np.ones(y.shape, np.float32), x, scale, **options)[1]
+    np.testing.assert_allclose(np.asarray(h)[0], dscale, rtol=2.0**-23)
+
+
 def _compare_gradients(subject: Subject, c: Convention, n: int) -> None:
     import ml_dtypes
 
