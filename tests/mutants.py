@@ -318,7 +318,7 @@ MUTANTS = [
         _JAX,
         "return _opaque(x, self._zero) if x.dtype == self.dtype else x",
         "return x",
-        _select("test_pairs", "lengths_under_jit"),
+        _select("test_pairs", "steps_of_a_half"),
     ),
     Mutant(
         "the errors of a sum of pairs are dropped",
@@ -412,14 +412,11 @@ MUTANTS = [
         _select("test_kernels", "moved"),
     ),
     Mutant(
-        "two threads take one part",
-        "normkit/kernels/_words.py",
-        'return builder.atomic_rmw("add", _pointer(builder, *arguments), _I64(1), "seq_cst")',
-        "pointer = _pointer(builder, *arguments)\n"
-        "        old = builder.load(pointer)\n"
-        "        builder.store(builder.add(old, _I64(1)), pointer)\n"
-        "        return old",
-        _select("test_kernels", "threads"),
+        "two threads share their working memory",
+        "normkit/kernels/_parts.py",
+        "take(block, _THREADS) * word(block, _WORK_STEP)",
+        "0 * take(block, _THREADS) * word(block, _WORK_STEP)",
+        _select("test_kernels", "depend_on_threads"),
     ),
     Mutant(
         "the loops take the variance from one pass",

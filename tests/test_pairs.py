@@ -96,6 +96,17 @@ def test_lengths_under_jit(op: str, dtype: str, width: int) -> None:
     assert_same_bits(y, _HERE["numpy:cpu"].run(*arguments, kernel="pairs"))
 
 
+def test_steps_of_a_half_type_under_jit() -> None:
+    """h scale is rounded before bias is added: one number in 2^13 shows it in float16."""
+    if "jax:jit-cpu" not in _HERE:
+        pytest.skip("JAX is not here")
+    x, scale, bias = _row(8, "float16")
+    x = np.random.default_rng(0).standard_normal((2**15, 8)).astype(x.dtype)
+    arguments = ("rms_norm", x, scale, bias)
+    y = _HERE["jax:jit-cpu"].run(*arguments, kernel="pairs")
+    assert_same_bits(y, _HERE["numpy:cpu"].run(*arguments, kernel="pairs"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients(host: Subject, op: str, dtype: str) -> None:
     """dx, dscale and dbias of the public vjp, to the contract of the gradients."""
