@@ -22,7 +22,6 @@ PATH = Path(__file__).parent.parent / "docs" / "loops.md"
 _WIDTH, _IN_CACHE, _IN_MEMORY = 768, 128, 4096
 _TURNS = 41
 _CENTRE = {"RMSNorm": None, "LayerNorm": True}
-# What is read and written: a written line is read before, unless it is whole
 _FORWARD, _BACKWARD = "x → y", "x, dy → dx"
 # float32 <-> float64 for an element: each pass widens what it reads, the last one narrows too
 _CONVERSIONS = {_FORWARD: 3, _BACKWARD: 5}
@@ -135,9 +134,9 @@ x, dy and dx together do not fit the cache.
 {table}
 
 - **Conversions.** Each pass over a row widens what it reads to float64, and the last one rounds what it
-  writes: three conversions an element forward, five backward. A conversion of eight numbers takes as
-  long as two additions, and has the adders to itself. PyTorch computes in float32 and has none; that is
-  what exactness costs where data lie in the cache.
+  writes: three conversions an element forward, five backward. Their time is that of a loop of two
+  conversions and a product. PyTorch computes in float32 and has none; that is what exactness costs
+  where data lie in the cache.
 - **Memory.** *memory* is NumPy's copy, and its sum of two arrays, which move the bytes that any kernel
   must: {floor} ns forward and backward, in memory. PyTorch's LayerNorm takes {peer} ns. To be 1.5 times
   as fast would be {left} ns.

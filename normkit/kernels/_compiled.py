@@ -1,6 +1,5 @@
 """The loops, compiled for the dtypes that they meet."""
 
-import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -57,16 +56,6 @@ def parts_of_backward(centre: bool | None, dtype: str, dy_dtype: str, has_bias: 
     return Parts(call, _address(result), _address(loop))
 
 
-def forward_function(centre: bool | None, dtype: str) -> Any:
-    """`forward_rows` as a function of C, for code that runs without Python."""
-    return _c_function(forward_rows, _of_forward(centre, dtype))
-
-
-def backward_function(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool) -> Any:
-    """`backward_rows` as a function of C."""
-    return _c_function(backward_rows, _of_backward(centre, dtype, dy_dtype, has_bias))
-
-
 def _of_forward(centre: bool | None, dtype: str) -> tuple[Any, ...]:
     return _flag(centre), TAGS[dtype], *[_NUMBER] * 16, _REAL
 
@@ -78,23 +67,6 @@ def _of_backward(centre: bool | None, dtype: str, dy_dtype: str, has_bias: bool)
 
 def _flag(yes: bool | None) -> Any:
     return types.boolean if yes else types.none
-
-
-def _c_function(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:
-    address = _address(_overload(function, signature))
-    return ctypes.CFUNCTYPE(None, *(_C_TYPES[t] for t in signature))(address)
-
-
-# None is a pointer that nobody reads
-_C_TYPES: dict[Any, Any] = {
-    types.none: ctypes.c_int64,
-    types.boolean: ctypes.c_bool,
-    types.int64: ctypes.c_int64,
-    types.uint16: ctypes.c_uint16,
-    types.int16: ctypes.c_int16,
-    types.float32: ctypes.c_float,
-    types.float64: ctypes.c_double,
-}
 
 
 def _overload(function: Callable[..., None], signature: tuple[Any, ...]) -> Any:

@@ -84,17 +84,6 @@ def store(context, place, tag, address, index, value):
     return types.void(place, tag, types.int64, types.int64, value), generate
 
 
-@intrinsic
-def rounded(context, tag, value):
-    """A float64 ``value`` as `store` would write it and `load` read it."""
-
-    def generate(context, builder, signature, arguments):
-        narrow = _widened(builder, tag, _rounded(builder, tag, value, arguments[1]))
-        return narrow if tag == types.float64 else builder.fpext(narrow, _DOUBLE)
-
-    return types.float64(tag, types.float64), generate
-
-
 @intrinsic(prefer_literal=True)
 def accumulate(context, place, address, index, value):
     """Add a float64 to the one at ``index``."""
