@@ -218,17 +218,37 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.parametrize("rows", [2, 3, 7])
 @pytest.mark.parametrize("apart", [0, 1, 2])
-def test_rows_whose_values_have_moved(
-    host: Subject, rows: int, apart: int, bits_dtype: str
-) -> None:
-    """Rows far from 0 beside rows about 0, in all orders: they are taken in two ways.
-
-    Long ones of float32 two at a time; of half types all are.
-    """
+def test_rows_with_a_large_mean(host: Subject, rows: int, apart: int, bits_dtype: str) -> None:
+    """Beside rows about 0, in all orders: they are taken in two ways."""
     dy, x, scale, bias = _arrays((rows, 1600), bits_dtype)
     x[apart::3] = (x[apart::3] + 50).astype(x.dtype)
     _assert_as_formulas(host, "layer_norm", [dy, x, scale, bias])
     _assert_as_formulas(host, "layer_norm", [dy, x, scale, None])
+
+
+@pytest.mark.parametrize("power", [-500, 500])
+def test_gradients_of_any_size(host: Subject, op: str, power: int) -> None:
+    """They are in proportion to dy: a power of two changes no digit of them."""
+    dy, x, scale, bias = _arrays((5, 40), "float64")
+    ordinary = host.run(f"{op}_vjp", dy, x, scale, bias)
+    dy[::2] *= 2.0**power
+    dy[1::2] *= 0
+    other = host.run(f"{op}_vjp", dy, x, scale, bias)
+    alone = host.run(f"{op}_vjp", dy * 2.0**-power, x, scale, bias)
+    for actual, expected in zip(other, alone, strict=True):
+        assert_same_bits(actual, expected * 2.0**power)
+    assert_same_bits(other[0][::2], ordinary[0][::2] * 2.0**power)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dx_of_a_row_does_not_depend_on_others(host: Subject, dtype: str) -> None:
+    """Of two elements it is 0 but for rounding errors, which show in what way a row was taken."""
+    dy, x, scale, bias = _arrays((32, 2), dtype)
+    alone = host.run("layer_norm_vjp", dy, x, scale, bias, eps=0.0)[0]
+    twice, beside = (np.concatenate(pair) for pair in ((dy, dy), ((x + 1000).astype(x.dtype), x)))
+    together = host.run("layer_norm_vjp", twice, beside, scale, bias, eps=0.0)[0]
+    assert np.any(alone != 0)
+    assert_same_bits(together[32:], alone)
 
 
 def test_code_on_disk_fits_whatever_was_compiled_before_it(tmp_path: Any) -> None:

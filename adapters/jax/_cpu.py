@@ -64,7 +64,7 @@ def backward(
     shapes = (
         jax.ShapeDtypeStruct(x.shape, x.dtype),
         _float64(1 + has_bias, parts, width),
-        _workspace(5 * width, parts, x.size),
+        _workspace(cpu.loops().backward_work(width), parts, x.size),
     )
     arguments = dy, x, _parameter(scale), jnp.asarray([eps], jnp.float64)
     dx, sums, _ = jax.ffi.ffi_call(name, shapes)(*arguments)

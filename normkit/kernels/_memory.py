@@ -24,13 +24,23 @@ _IN_MEMORY = {
     types.uint16: _I16,
     types.int16: ir.HalfType(),
 }
-_SIZE = {types.float32: 4, types.float64: 8, types.uint16: 2, types.int16: 2}
+SIZE = {types.float32: 4, types.float64: 8, types.uint16: 2, types.int16: 2}
 
 _ANY_ORDER = ("reassoc", "nsz")
 
 # What a kernel writes to: the compiler is told that none of these overlaps another, or an input
 # except in place. Else it would not use vectors.
-RESULT, OTHER_RESULT, TOTAL, DSCALE, DBIAS, WORK = range(6)
+RESULT, TOTAL, WORK = range(3)
+
+
+@intrinsic
+def size(context, tag):
+    """Bytes of a number in memory."""
+
+    def generate(context, builder, signature, arguments):
+        return _I64(SIZE[tag])
+
+    return types.int64(tag), generate
 
 
 @intrinsic
@@ -38,7 +48,7 @@ def load(context, tag, address, index):
     """The number at ``index``, in float64."""
 
     def generate(context, builder, signature, arguments):
-        value = _loaded(builder, tag, arguments[1], arguments[2], None)
+        value = loaded(builder, tag, arguments[1], arguments[2])
         return value if tag == types.float64 else builder.fpext(value, _DOUBLE)
 
     return types.float64(tag, types.int64, types.int64), generate
@@ -49,7 +59,7 @@ def load_float32(context, tag, address, index):
     """The number at ``index``, rounded to float32 where it is a float64."""
 
     def generate(context, builder, signature, arguments):
-        value = _loaded(builder, tag, arguments[1], arguments[2], None)
+        value = loaded(builder, tag, arguments[1], arguments[2])
         return builder.fptrunc(value, _FLOAT) if tag == types.float64 else value
 
     return types.float32(tag, types.int64, types.int64), generate
@@ -74,31 +84,13 @@ def store(context, place, tag, address, index, value):
     place_number = place.literal_value
 
     def generate(context, builder, signature, arguments):
-        rounded = _rounded(builder, tag, value, arguments[4])
-        written = builder.store(
-            rounded, _pointer(builder, tag, arguments[2], arguments[3]), align=_SIZE[tag]
+        number = rounded(builder, tag, arguments[4])
+        _no_overlap(
+            builder, written(builder, tag, arguments[2], arguments[3], number), place_number
         )
-        _no_overlap(builder, written, place_number)
         return context.get_dummy_value()
 
     return types.void(place, tag, types.int64, types.int64, value), generate
-
-
-@intrinsic(prefer_literal=True)
-def accumulate(context, place, address, index, value):
-    """Add a float64 to the one at ``index``."""
-    place_number = place.literal_value
-
-    def generate(context, builder, signature, arguments):
-        pointer = _pointer(builder, types.float64, arguments[1], arguments[2])
-        old = builder.load(pointer, align=8)
-        _no_overlap(builder, old, place_number)
-        _no_overlap(
-            builder, builder.store(builder.fadd(old, arguments[3]), pointer, align=8), place_number
-        )
-        return context.get_dummy_value()
-
-    return types.void(place, types.int64, types.int64, types.float64), generate
 
 
 @intrinsic
@@ -182,41 +174,64 @@ def trimmed(context, h):
     return types.float64(types.float64), generate
 
 
+def loaded(builder, tag, address, index, count=None):
+    """The number at ``index``, a half type in float32; with ``count``, a vector of so many from there."""
+    kind = _several(_IN_MEMORY[tag], count)
+    pointer = builder.bitcast(_pointer(builder, tag, address, index), kind.as_pointer())
+    value = builder.load(pointer, align=SIZE[tag])
+    _no_overlap(builder, value, None)
+    if tag == types.uint16:
+        bits = builder.zext(value, _several(_I32, count))
+        bits = builder.shl(bits, _number(_I32, 16, count))
+        return builder.bitcast(bits, _several(_FLOAT, count))
+    return builder.fpext(value, _several(_FLOAT, count)) if tag == types.int16 else value
+
+
+def rounded(builder, tag, value, count=None):
+    """A float32 or float64 number, or a vector of ``count``, as it is in memory."""
+    wide = _several(_DOUBLE, count)
+    if tag == types.float64:
+        return value if value.type == wide else builder.fpext(value, wide)
+    if value.type == wide:
+        value = builder.fptrunc(value, _several(_FLOAT, count))
+    if tag == types.uint16:
+        return _to_bfloat16(builder, value, count)
+    half = _several(ir.HalfType(), count)
+    return builder.fptrunc(value, half) if tag == types.int16 else value
+
+
+def written(builder, tag, address, index, value):
+    """Write what `rounded` gave."""
+    pointer = _pointer(builder, tag, address, index)
+    pointer = builder.bitcast(pointer, value.type.as_pointer())
+    return builder.store(value, pointer, align=SIZE[tag])
+
+
+def _several(kind, count):
+    return kind if count is None else ir.VectorType(kind, count)
+
+
+def _number(kind, value, count):
+    return kind(value) if count is None else ir.Constant(_several(kind, count), [value] * count)
+
+
 def _pointer(builder, tag, address, index):
     return builder.gep(builder.inttoptr(address, _IN_MEMORY[tag].as_pointer()), [index])
 
 
-def _loaded(builder, tag, address, index, place):
-    value = builder.load(_pointer(builder, tag, address, index), align=_SIZE[tag])
-    _no_overlap(builder, value, place)
-    return _widened(builder, tag, value)
-
-
-def _widened(builder, tag, value):
-    """A half type in float32; the others as they are."""
-    if tag == types.uint16:
-        return builder.bitcast(builder.shl(builder.zext(value, _I32), _I32(16)), _FLOAT)
-    return builder.fpext(value, _FLOAT) if tag == types.int16 else value
-
-
-def _rounded(builder, tag, kind, value):
-    if tag == types.float64:
-        return value if kind == types.float64 else builder.fpext(value, _DOUBLE)
-    if kind == types.float64:
-        value = builder.fptrunc(value, _FLOAT)
-    if tag == types.uint16:
-        return _to_bfloat16(builder, value)
-    return builder.fptrunc(value, ir.HalfType()) if tag == types.int16 else value
-
-
-def _to_bfloat16(builder, value):
+def _to_bfloat16(builder, value, count):
     """A float32 rounded to nearest, ties to even; a NaN stays one."""
-    bits = builder.bitcast(value, _I32)
-    high = builder.lshr(bits, _I32(16))
-    carry = builder.add(_I32(0x7FFF), builder.and_(high, _I32(1)))
-    nearest = builder.lshr(builder.add(bits, carry), _I32(16))
+
+    def number(value):
+        return _number(_I32, value, count)
+
+    bits = builder.bitcast(value, _several(_I32, count))
+    high = builder.lshr(bits, number(16))
+    carry = builder.add(number(0x7FFF), builder.and_(high, number(1)))
+    nearest = builder.lshr(builder.add(bits, carry), number(16))
     is_nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.select(is_nan, builder.or_(high, _I32(0x40)), nearest), _I16)
+    chosen = builder.select(is_nan, builder.or_(high, number(0x40)), nearest)
+    return builder.trunc(chosen, _several(_I16, count))
 
 
 def _no_overlap(builder, instruction, place):

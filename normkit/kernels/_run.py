@@ -4,9 +4,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from . import _parts, cpu
+from ._backward import backward_work
 from ._compiled import Parts, forward_loop, parts_of_backward, parts_of_forward
 from ._threads import (
     LARGE,
@@ -21,6 +20,7 @@ from ._threads import (
 
 __all__ = [
     "backward",
+    "backward_work",
     "forward",
     "prepared_forward",
     "use_openmp_of",
@@ -125,16 +125,19 @@ def backward(
     dx has the dtype of x, dy that or float64. The other arguments are those of `forward`.
     """
     parts = cpu.parts_of_sums(rows, width)
-    sums = np.zeros((1 + has_bias, parts, width))
-    address: int = sums.__array_interface__["data"][0]
+    count = 1 + has_bias
+    workspace = array, address = borrow_workspace(count * parts * width)
+    sums = array[: count * parts * width].reshape(count, parts, width)
+    sums[:] = 0.0
     _run(
         parts_of_backward(centre, dtype, dy_dtype, has_bias),
         _parts.BACKWARD,
         min(threads, threads_for(parts, rows * width)),
         parts,
-        *(5 * width, rows, width, eps, *dy, *x, *dx, *scale, address),
+        *(backward_work(width), rows, width, eps, *dy, *x, *dx, *scale, address),
     )
-    dscale, *dbias = sums.sum(axis=1) if parts > 1 else sums[:, 0]
+    dscale, *dbias = sums.sum(axis=1)
+    return_workspace(workspace)
     return dscale, dbias[0] if dbias else None
 
 
