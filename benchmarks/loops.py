@@ -17,7 +17,8 @@ from numba import njit
 
 from normkit.cli._bench._run import machine
 from normkit.kernels import cpu
-from normkit.kernels._memory import SIZE, TAGS, load, load_float32, store
+from normkit.kernels._lanes import LANES, lanes, load_lanes, store_lanes
+from normkit.kernels._memory import SIZE, TAGS, load
 
 PATH = Path(__file__).parent.parent / "docs" / "loops.md"
 _WIDTH, _IN_CACHE, _IN_MEMORY = 768, 128, 4096
@@ -44,13 +45,15 @@ def _conversions(dtype: str) -> dict[str, Callable[[], object]]:
 
     @njit(nogil=True)
     def widen_and_narrow(x: int) -> None:
-        for i in range(elements):
-            store(0, tag(0), x, i, load(tag(0), x, i) * 1.1)
+        like = lanes(0.0)
+        for i in range(0, elements, LANES):
+            store_lanes(tag(0), x, i, load_lanes(like, tag(0), x, i) * 1.1)
 
     @njit(nogil=True)
     def in_float32(x: int) -> None:
-        for i in range(elements):
-            store(0, tag(0), x, i, load_float32(tag(0), x, i) * np.float32(1.1))
+        like = lanes(np.float32(0.0))
+        for i in range(0, elements, LANES):
+            store_lanes(tag(0), x, i, load_lanes(like, tag(0), x, i) * np.float32(1.1))
 
     def of(loop: Any) -> Callable[[], object]:
         return lambda: loop(bytes_.ctypes.data)

@@ -4,21 +4,18 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from ._memory import (
-    HALF,
-    RESULT,
-    TAGS,
-    TOTAL,
-    WORK,
-    fused,
-    fused_float32,
-    keep,
-    load,
-    load_float32,
-    store,
-    trimmed,
+from ._lanes import (
+    LANES,
+    dtype_of,
+    float32_lanes,
+    fused_lanes,
+    lanes,
+    load_lanes,
+    store_lanes,
+    trimmed_lanes,
 )
-from ._statistics import again, standardizing
+from ._memory import HALF, TAGS, keep, load
+from ._statistics import standardizing
 from .cpu import KINDS
 
 
@@ -38,19 +35,19 @@ def _parameter(tag, kind, source, width, absent, work):
     def copy(tag, kind, source, width, absent, work):
         if kind == 0:
             for j in range(width):
-                store(WORK, wide(0), work, j, absent)
+                keep(work, j, wide(absent))
         elif kind == 1:
             for j in range(width):
-                store(WORK, wide(0), work, j, load(np.float32(0), source, j))
+                keep(work, j, wide(load(np.float32(0), source, j)))
         elif kind == 2:
             for j in range(width):
-                store(WORK, wide(0), work, j, load(np.float64(0), source, j))
+                keep(work, j, wide(load(np.float64(0), source, j)))
         elif kind == 3:
             for j in range(width):
-                store(WORK, wide(0), work, j, load(np.uint16(0), source, j))
+                keep(work, j, wide(load(np.uint16(0), source, j)))
         else:
             for j in range(width):
-                store(WORK, wide(0), work, j, load(np.int16(0), source, j))
+                keep(work, j, wide(load(np.int16(0), source, j)))
 
     return copy
 
@@ -76,104 +73,127 @@ def _kind(tag):
     return lambda tag: number
 
 
-def scaled(tag, h, scale_tag, scale, index):
-    """h scale, with the roundings that the dtype of x asks for."""
-    raise NotImplementedError
+def standardized(like, value_tag, tag, x, work, terms, index):
+    """h of the columns from ``index`` on, as many as ``like`` has.
 
-
-@overload(scaled, inline="always")
-def _scaled(tag, h, scale_tag, scale, index):
-    if tag == types.float32:
-        return lambda tag, h, scale_tag, scale, index: trimmed(h) * load(scale_tag, scale, index)
-    if tag in HALF:
-        return lambda tag, h, scale_tag, scale, index: (
-            np.float32(h) * load_float32(scale_tag, scale, index)
-        )
-    return lambda tag, h, scale_tag, scale, index: h * load(scale_tag, scale, index)
-
-
-def scaled_and_biased(tag, h, parameter_tag, scale, bias, index):
-    """h scale + bias, with the roundings that the dtype of x asks for.
-
-    float32 asks for none before the last one: a fused operation is closer to it than two.
+    value r + shift, for terms (r, shift). In float32 it is x (high + low), for a row of RMSNorm in a
+    half type, whose terms `split` makes.
     """
     raise NotImplementedError
 
 
-@overload(scaled_and_biased, inline="always")
-def _scaled_and_biased(tag, h, parameter_tag, scale, bias, index):
-    if tag == types.float32:
-        return lambda tag, h, parameter_tag, scale, bias, index: fused(
-            trimmed(h), load(parameter_tag, scale, index), load(parameter_tag, bias, index)
-        )
-    if tag in HALF:
-        return lambda tag, h, parameter_tag, scale, bias, index: (
-            scaled(tag, h, parameter_tag, scale, index) + load_float32(parameter_tag, bias, index)
-        )
-    return lambda tag, h, parameter_tag, scale, bias, index: (
-        scaled(tag, h, parameter_tag, scale, index) + load(parameter_tag, bias, index)
-    )
+@overload(standardized)
+def _standardized(like, value_tag, tag, x, work, terms, index):
+    def in_float32(like, value_tag, tag, x, work, terms, index):
+        value = load_lanes(like, tag, x, index)
+        return fused_lanes(value, terms[0], value * terms[1])
+
+    def of_source(like, value_tag, tag, x, work, terms, index):
+        return fused_lanes(load_lanes(like, tag, x, index), terms[0], terms[1])
+
+    def of_kept(like, value_tag, tag, x, work, terms, index):
+        return fused_lanes(load_lanes(like, np.float64(0), work, index), terms[0], terms[1])
+
+    if dtype_of(like) == types.float32:
+        return in_float32
+    return of_source if value_tag == types.float32 else of_kept
 
 
 @register_jitable
-def write_row(value_tag, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
-    """y of a row."""
-    r, shift = terms
-    if bias_kind == 0:
-        for j in range(width):
-            h = fused(again(value_tag, x, work, j), r, shift)
-            store(RESULT, tag, y, j, scaled(tag, h, parameter_tag, scale, j))
-    else:
-        for j in range(width):
-            h = fused(again(value_tag, x, work, j), r, shift)
-            store(RESULT, tag, y, j, scaled_and_biased(tag, h, parameter_tag, scale, bias, j))
-
-
-@register_jitable
-def write_half_row(tag, x, r, y, parameter_tag, scale, bias_kind, bias, width):
-    """y of a row of RMSNorm, in float32: h = x r is rounded once, for r is a sum of two numbers.
+def split(r):
+    """(high, low), float32 numbers of which the sum is r, so that h = x r is rounded once.
 
     x high + x low is within 2^-46 of x r, and half a digit of float32 is 2^-24. high is not above r:
     so low is not negative, and -0 stays -0.
     """
     high = np.float32(r * (1.0 - 2.0**-24))
-    low = np.float32(r - np.float64(high))
+    return high, np.float32(r - np.float64(high))
+
+
+def scaled(tag, h, parameters, index):
+    """h scale + bias, with the roundings that the dtype of x asks for.
+
+    ``parameters``: the tag of both, the address of scale, the kind of bias, the address of bias.
+    float32 asks for none before the last one: a fused operation is closer to it than two.
+    """
+    raise NotImplementedError
+
+
+@overload(scaled)
+def _scaled(tag, h, parameters, index):
+    def of_float32(tag, h, parameters, index):
+        parameter_tag, scale, bias_kind, bias = parameters
+        h = trimmed_lanes(h)
+        factor = load_lanes(h, parameter_tag, scale, index)
+        if bias_kind == 0:
+            return h * factor
+        return fused_lanes(h, factor, load_lanes(h, parameter_tag, bias, index))
+
+    def of_float64(tag, h, parameters, index):
+        return scaled_and_biased(h, parameters, index)
+
+    def of_half(tag, h, parameters, index):
+        return scaled_and_biased(float32_lanes(h), parameters, index)
+
+    if tag == types.float32:
+        return of_float32
+    return of_half if tag in HALF else of_float64
+
+
+@register_jitable
+def scaled_and_biased(h, parameters, index):
+    """h scale + bias, each rounded to the dtype of h."""
+    parameter_tag, scale, bias_kind, bias = parameters
+    product = h * load_lanes(h, parameter_tag, scale, index)
     if bias_kind == 0:
-        for j in range(width):
-            value = load_float32(tag, x, j)
-            h = fused_float32(value, high, value * low)
-            store(RESULT, tag, y, j, scaled(tag, h, parameter_tag, scale, j))
-    else:
-        for j in range(width):
-            value = load_float32(tag, x, j)
-            h = fused_float32(value, high, value * low)
-            store(RESULT, tag, y, j, scaled_and_biased(tag, h, parameter_tag, scale, bias, j))
+        return product
+    return product + load_lanes(h, parameter_tag, bias, index)
 
 
-def write(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
-    """y of a row whose values `again` finds, by the way that is faster."""
+@register_jitable
+def write_columns(like, value_tag, tag, x, work, terms, y, parameters, j):
+    """y of a row in the columns from ``j`` on, as many as ``like`` has."""
+    h = standardized(like, value_tag, tag, x, work, terms, j)
+    store_lanes(tag, y, j, scaled(tag, h, parameters, j))
+
+
+@register_jitable
+def write_row(zero, value_tag, tag, x, work, terms, y, parameters, width):
+    """y of a row, whose h is made in the dtype of ``zero``."""
+    of_row = value_tag, tag, x, work, terms, y, parameters
+    j = 0
+    while j + LANES <= width:
+        write_columns(lanes(zero), *of_row, j)
+        j += LANES
+    while j < width:
+        write_columns(zero, *of_row, j)
+        j += 1
+
+
+def write(centre, tag, x, work, terms, y, parameters, width):
+    """y of a row whose values `standardizing` has not moved, by the way that is faster."""
     raise NotImplementedError
 
 
 @overload(write)
-def _write(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
-    def in_float64(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
-        write_row(tag, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width)
+def _write(centre, tag, x, work, terms, y, parameters, width):
+    def in_float64(centre, tag, x, work, terms, y, parameters, width):
+        write_row(0.0, tag, tag, x, work, terms, y, parameters, width)
 
-    def of_half(centre, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width):
+    def of_half(centre, tag, x, work, terms, y, parameters, width):
         r = terms[0]
         if 2.0**-100 < r < 2.0**100:  # well inside of float32's range
-            write_half_row(tag, x, r, y, parameter_tag, scale, bias_kind, bias, width)
+            write_row(np.float32(0.0), tag, tag, x, work, split(r), y, parameters, width)
         else:
             for j in range(width):  # which the sum of squares did not
                 keep(work, j, load(tag, x, j))
-            write_row(tag, tag, x, work, terms, y, parameter_tag, scale, bias_kind, bias, width)
+            write_row(0.0, tag, tag, x, work, terms, y, parameters, width)
 
     return of_half if tag in HALF and isinstance(centre, types.NoneType) else in_float64
 
 
 @register_jitable
-def parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width):
+def widen_parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width):
     """Write scale, and bias if there is one, to working memory."""
     parameter(tag, scale_kind, scale, width, 1.0, scale_work)
     if bias_kind != 0:
@@ -181,10 +201,21 @@ def parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, w
 
 
 @register_jitable
+def add_columns(like, tag, x, residual, total, j):
+    """total = x + residual in the columns from ``j`` on, as many as ``like`` has."""
+    store_lanes(tag, total, j, load_lanes(like, tag, x, j) + load_lanes(like, tag, residual, j))
+
+
+@register_jitable
 def add_rows(tag, x, residual, total, width):
     """total = x + residual, rounded to their dtype."""
-    for j in range(width):
-        store(TOTAL, tag, total, j, load(tag, x, j) + load(tag, residual, j))
+    j = 0
+    while j + LANES <= width:
+        add_columns(lanes(0.0), tag, x, residual, total, j)
+        j += LANES
+    while j < width:
+        add_columns(0.0, tag, x, residual, total, j)
+        j += 1
 
 
 def forward_rows(
@@ -214,10 +245,15 @@ def forward_rows(
     the norm is of total = x + residual, which is written. ``work``: memory for 3 rows of float64.
     """
     scale_work, bias_work = work + 8 * width, work + 16 * width
+    given = scale_kind, scale, scale_work, bias_kind, bias, bias_work, width
+    as_they_are, widened = (
+        (tag, scale, bias_kind, bias),
+        (wide(tag), scale_work, bias_kind, bias_work),
+    )
     # Of one or two rows a conversion would cost as much as the rest
     converted = last - first > 2 or scale_kind != kind(tag) or bias_kind not in (0, kind(tag))
     if converted:
-        parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width)
+        widen_parameters(tag, *given)
     for i in range(first, last):
         row, y_row = x + i * x_step, y + i * y_step
         if residual != 0:
@@ -226,11 +262,11 @@ def forward_rows(
         terms, moved = standardizing(centre, tag, row, work, width, eps)
         of_row = tag, row, work, terms, y_row
         if moved and not converted:
-            parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_work, width)
+            widen_parameters(tag, *given)
             converted = True
         if moved:
-            write_row(np.float64(0), *of_row, wide(tag), scale_work, bias_kind, bias_work, width)
+            write_row(0.0, np.float64(0), *of_row, widened, width)
         elif converted:
-            write(centre, *of_row, wide(tag), scale_work, bias_kind, bias_work, width)
+            write(centre, *of_row, widened, width)
         else:
-            write(centre, *of_row, tag, scale, bias_kind, bias, width)
+            write(centre, *of_row, as_they_are, width)

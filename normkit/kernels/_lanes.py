@@ -1,7 +1,7 @@
-"""Vectors of float64 numbers, for loops that the compiler would not make vectors of by itself.
+"""Vectors of numbers, for loops that the compiler would not make as good vectors of by itself.
 
-What takes `Lanes` takes one float64 number too: a loop over columns is written once, and serves those
-that are left over when the others have gone by `LANES`.
+What takes `Lanes` takes one number too: a loop over columns is written once, and serves those that are
+left over when the others have gone by `LANES`.
 """
 
 import operator
@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from ._memory import SIZE, loaded, rounded, written
+from ._memory import SIZE, constant, loaded, rounded, several, written
 
 # Numbers of a vector: some of the machine's registers for each, and not more than it has for all
 LANES = 32 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 16
@@ -20,50 +20,48 @@ LANES = 32 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 16
 _LINE = 64  # bytes that processors move at once
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_DOUBLE = ir.DoubleType()
-_VECTOR = ir.VectorType(_DOUBLE, LANES)
+_NUMBER = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 
 
 class Lanes(types.Type):
-    """The type of a vector of `LANES` float64 numbers."""
+    """The type of a vector of `LANES` numbers of a dtype, float32 or float64."""
 
-    def __init__(self):
-        super().__init__("Lanes")
-
-
-_LANES = Lanes()
+    def __init__(self, dtype):
+        self.dtype = dtype
+        super().__init__(f"Lanes({dtype})")
 
 
 @register_model(Lanes)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        super().__init__(manager, kind, _VECTOR)
+        super().__init__(manager, kind, _vector(kind))
 
 
 @intrinsic
 def lanes(context, value):
     """``value`` in each lane."""
+    kind = Lanes(value)
 
     def generate(context, builder, signature, arguments):
-        return _each(builder, arguments[0])
+        return _as(builder, kind, arguments[0])
 
-    return _LANES(types.float64), generate
+    return kind(value), generate
 
 
 @intrinsic
 def load_lanes(context, like, tag, address, index):
-    """The numbers from ``index`` on, in float64: as many as ``like`` has."""
+    """The numbers from ``index`` on, as many as ``like`` has and of its dtype."""
 
     def generate(context, builder, signature, arguments):
         value = loaded(builder, tag, arguments[2], arguments[3], _count(like))
-        return value if tag == types.float64 else builder.fpext(value, _type_of(like))
+        return _converted(builder, value, like)
 
     return like(like, tag, types.int64, types.int64), generate
 
 
 @intrinsic
 def store_lanes(context, tag, address, index, value):
-    """Write float64 numbers from ``index`` on, rounded; to a half type by way of float32."""
+    """Write numbers from ``index`` on, rounded; to a half type by way of float32."""
 
     def generate(context, builder, signature, arguments):
         numbers = rounded(builder, tag, arguments[3], _count(value))
@@ -74,17 +72,41 @@ def store_lanes(context, tag, address, index, value):
 
 
 @intrinsic
-def fused_lanes(context, a, b, c):
-    """a b + c in one rounding; some of them may be one number for all lanes."""
-    kind = _LANES if _LANES in (a, b, c) else types.float64
+def float32_lanes(context, value):
+    """Rounded to float32."""
+    kind = Lanes(types.float32) if isinstance(value, Lanes) else types.float32
 
     def generate(context, builder, signature, arguments):
-        own = _type_of(kind)
-        name = f"llvm.fma.v{LANES}f64" if kind == _LANES else "llvm.fma.f64"
+        return _converted(builder, arguments[0], kind)
+
+    return kind(value), generate
+
+
+@intrinsic
+def fused_lanes(context, a, b, c):
+    """a b + c in one rounding; some of them may be one number for all lanes."""
+    kind = _widest(a, b, c)
+
+    def generate(context, builder, signature, arguments):
+        own = _vector(kind)
+        size = f"v{LANES}" if isinstance(kind, Lanes) else ""
+        name = f"llvm.fma.{size}f{dtype_of(kind).bitwidth}"
         fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(own, [own] * 3), name)
         return builder.call(fma, [_as(builder, kind, argument) for argument in arguments])
 
     return kind(a, b, c), generate
+
+
+@intrinsic
+def trimmed_lanes(context, h):
+    """``h`` rounded to 50 bits, as `normkit._arithmetic.Arithmetic.trimmed`: faster on integers."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], several(_I64, _count(h)))
+        bits = builder.add(bits, constant(_I64, 4, _count(h)))
+        return builder.bitcast(builder.and_(bits, constant(_I64, -8, _count(h))), _vector(h))
+
+    return h(h), generate
 
 
 @intrinsic
@@ -106,10 +128,12 @@ def will_store_lanes(context, tag, address, index):
 def _binary(name):
     @intrinsic
     def of_lanes(context, a, b):
-        def generate(context, builder, signature, arguments):
-            return getattr(builder, name)(*(_as(builder, _LANES, value) for value in arguments))
+        kind = _widest(a, b)
 
-        return _LANES(a, b), generate
+        def generate(context, builder, signature, arguments):
+            return getattr(builder, name)(*(_as(builder, kind, value) for value in arguments))
+
+        return kind(a, b), generate
 
     return of_lanes
 
@@ -119,32 +143,53 @@ _add, _subtract, _multiply = _binary("fadd"), _binary("fsub"), _binary("fmul")
 
 @overload(operator.add)
 def _sum(a, b):
-    return (lambda a, b: _add(a, b)) if _LANES in (a, b) else None
+    return (lambda a, b: _add(a, b)) if isinstance(_widest(a, b), Lanes) else None
 
 
 @overload(operator.sub)
 def _difference(a, b):
-    return (lambda a, b: _subtract(a, b)) if _LANES in (a, b) else None
+    return (lambda a, b: _subtract(a, b)) if isinstance(_widest(a, b), Lanes) else None
 
 
 @overload(operator.mul)
 def _product(a, b):
-    return (lambda a, b: _multiply(a, b)) if _LANES in (a, b) else None
+    return (lambda a, b: _multiply(a, b)) if isinstance(_widest(a, b), Lanes) else None
+
+
+def _widest(*kinds):
+    """The first type of lanes, or the type of all."""
+    return next((kind for kind in kinds if isinstance(kind, Lanes)), kinds[0])
+
+
+def dtype_of(kind):
+    """Of each number of such a vector, or of the one number."""
+    return kind.dtype if isinstance(kind, Lanes) else kind
 
 
 def _count(kind):
-    return LANES if kind == _LANES else None
+    return LANES if isinstance(kind, Lanes) else None
 
 
-def _type_of(kind):
-    return _VECTOR if kind == _LANES else _DOUBLE
+def _vector(kind):
+    return several(_NUMBER[dtype_of(kind)], _count(kind))
+
+
+def _converted(builder, value, kind):
+    """``value``, which has as many numbers as ``kind``, in its dtype."""
+    own = _vector(kind)
+    if value.type == own:
+        return value
+    return (
+        builder.fpext(value, own)
+        if dtype_of(kind) == types.float64
+        else builder.fptrunc(value, own)
+    )
 
 
 def _as(builder, kind, value):
-    return _each(builder, value) if kind == _LANES and value.type == _DOUBLE else value
-
-
-def _each(builder, value):
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
-    return builder.shuffle_vector(first, first, zeros)
+    """``value`` in each lane, where ``kind`` has lanes and it has not."""
+    own = _vector(kind)
+    if value.type == own:
+        return value
+    first = builder.insert_element(ir.Constant(own, ir.Undefined), value, _I32(0))
+    return builder.shuffle_vector(first, first, constant(_I32, 0, LANES))

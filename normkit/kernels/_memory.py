@@ -4,8 +4,11 @@ A tag is an argument of which only the type counts: one loop serves all dtypes, 
 Numba has no half types; uint16 stands for bfloat16 and int16 for float16, and LLVM converts.
 """
 
+import sys
+
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 TAGS = {
@@ -27,10 +30,6 @@ _IN_MEMORY = {
 SIZE = {types.float32: 4, types.float64: 8, types.uint16: 2, types.int16: 2}
 
 _ANY_ORDER = ("reassoc", "nsz")
-
-# What a kernel writes to: the compiler is told that none of these overlaps another, or an input
-# except in place. Else it would not use vectors.
-RESULT, TOTAL, WORK = range(3)
 
 
 @intrinsic
@@ -55,17 +54,6 @@ def load(context, tag, address, index):
 
 
 @intrinsic
-def load_float32(context, tag, address, index):
-    """The number at ``index``, rounded to float32 where it is a float64."""
-
-    def generate(context, builder, signature, arguments):
-        value = loaded(builder, tag, arguments[1], arguments[2])
-        return builder.fptrunc(value, _FLOAT) if tag == types.float64 else value
-
-    return types.float32(tag, types.int64, types.int64), generate
-
-
-@intrinsic
 def magnitude(context, address, index):
     """The bits of the float64 at ``index``, without its sign."""
 
@@ -78,31 +66,16 @@ def magnitude(context, address, index):
     return types.int64(types.int64, types.int64), generate
 
 
-@intrinsic(prefer_literal=True)
-def store(context, place, tag, address, index, value):
-    """Write a float32 or float64 ``value``, rounded; to a half type by way of float32."""
-    place_number = place.literal_value
-
-    def generate(context, builder, signature, arguments):
-        number = rounded(builder, tag, arguments[4])
-        _no_overlap(
-            builder, written(builder, tag, arguments[2], arguments[3], number), place_number
-        )
-        return context.get_dummy_value()
-
-    return types.void(place, tag, types.int64, types.int64, value), generate
-
-
 @intrinsic
 def keep(context, address, index, value):
-    """Write a float64 to working memory."""
+    """Write a float32 or float64 to working memory."""
 
     def generate(context, builder, signature, arguments):
-        pointer = _pointer(builder, types.float64, arguments[0], arguments[1])
-        _no_overlap(builder, builder.store(arguments[2], pointer, align=8), WORK)
+        kept_value = written(builder, value, arguments[0], arguments[1], arguments[2])
+        _in_work(builder, kept_value, True)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.float64), generate
+    return types.void(types.int64, types.int64, value), generate
 
 
 @intrinsic
@@ -111,8 +84,8 @@ def kept(context, address, index):
 
     def generate(context, builder, signature, arguments):
         pointer = _pointer(builder, types.float64, arguments[0], arguments[1])
-        value = builder.load(pointer, align=8)
-        _no_overlap(builder, value, WORK)
+        value = builder.load(pointer, align=SIZE[types.float64])
+        _in_work(builder, value, True)
         return value
 
     return types.float64(types.int64, types.int64), generate
@@ -143,60 +116,29 @@ def multiply_add(context, a, b, c):
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-@intrinsic
-def fused(context, a, b, c):
-    """a b + c in one rounding."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fma(*arguments)
-
-    return types.float64(types.float64, types.float64, types.float64), generate
-
-
-@intrinsic
-def fused_float32(context, a, b, c):
-    """`fused` of float32 numbers."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fma(*arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), generate
-
-
-@intrinsic
-def trimmed(context, h):
-    """``h`` rounded to 50 bits, as `normkit._arithmetic.Arithmetic.trimmed`: faster on integers."""
-
-    def generate(context, builder, signature, arguments):
-        bits = builder.add(builder.bitcast(arguments[0], _I64), _I64(4))
-        return builder.bitcast(builder.and_(bits, _I64(-8)), _DOUBLE)
-
-    return types.float64(types.float64), generate
-
-
 def loaded(builder, tag, address, index, count=None):
     """The number at ``index``, a half type in float32; with ``count``, a vector of so many from there."""
-    kind = _several(_IN_MEMORY[tag], count)
+    kind = several(_IN_MEMORY[tag], count)
     pointer = builder.bitcast(_pointer(builder, tag, address, index), kind.as_pointer())
     value = builder.load(pointer, align=SIZE[tag])
-    _no_overlap(builder, value, None)
+    _in_work(builder, value, False)
     if tag == types.uint16:
-        bits = builder.zext(value, _several(_I32, count))
-        bits = builder.shl(bits, _number(_I32, 16, count))
-        return builder.bitcast(bits, _several(_FLOAT, count))
-    return builder.fpext(value, _several(_FLOAT, count)) if tag == types.int16 else value
+        bits = builder.zext(value, several(_I32, count))
+        bits = builder.shl(bits, constant(_I32, 16, count))
+        return builder.bitcast(bits, several(_FLOAT, count))
+    return builder.fpext(value, several(_FLOAT, count)) if tag == types.int16 else value
 
 
 def rounded(builder, tag, value, count=None):
     """A float32 or float64 number, or a vector of ``count``, as it is in memory."""
-    wide = _several(_DOUBLE, count)
+    wide = several(_DOUBLE, count)
     if tag == types.float64:
         return value if value.type == wide else builder.fpext(value, wide)
     if value.type == wide:
-        value = builder.fptrunc(value, _several(_FLOAT, count))
+        value = builder.fptrunc(value, several(_FLOAT, count))
     if tag == types.uint16:
         return _to_bfloat16(builder, value, count)
-    half = _several(ir.HalfType(), count)
+    half = several(ir.HalfType(), count)
     return builder.fptrunc(value, half) if tag == types.int16 else value
 
 
@@ -207,12 +149,14 @@ def written(builder, tag, address, index, value):
     return builder.store(value, pointer, align=SIZE[tag])
 
 
-def _several(kind, count):
+def several(kind, count):
+    """The LLVM type of ``count`` numbers, or of one."""
     return kind if count is None else ir.VectorType(kind, count)
 
 
-def _number(kind, value, count):
-    return kind(value) if count is None else ir.Constant(_several(kind, count), [value] * count)
+def constant(kind, value, count):
+    """``value`` in each of ``count`` lanes."""
+    return kind(value) if count is None else ir.Constant(several(kind, count), [value] * count)
 
 
 def _pointer(builder, tag, address, index):
@@ -220,26 +164,41 @@ def _pointer(builder, tag, address, index):
 
 
 def _to_bfloat16(builder, value, count):
-    """A float32 rounded to nearest, ties to even; a NaN stays one."""
+    """A float32 rounded to nearest, ties to even; a NaN, which is quiet after any arithmetic, stays one.
 
-    def number(value):
-        return _number(_I32, value, count)
+    In integers of 16 bits, of which a register holds most.
+    """
+    high, low = _halves(builder, value, count)
+    kind = several(_I16, count)
+    sums = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(kind, [kind, kind]),
+        f"llvm.uadd.sat.{'' if count is None else f'v{count}'}i16",
+    )
+    rest = builder.call(sums, [low, builder.and_(high, constant(_I16, 1, count))])
+    up = builder.icmp_unsigned(">", rest, constant(_I16, 0x8000, count))
+    magnitude = builder.and_(high, constant(_I16, 0x7FFF, count))
+    is_number = builder.icmp_unsigned("<=", magnitude, constant(_I16, 0x7F80, count))
+    return builder.add(high, builder.zext(builder.and_(up, is_number), kind))
 
-    bits = builder.bitcast(value, _several(_I32, count))
-    high = builder.lshr(bits, number(16))
-    carry = builder.add(number(0x7FFF), builder.and_(high, number(1)))
-    nearest = builder.lshr(builder.add(bits, carry), number(16))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    chosen = builder.select(is_nan, builder.or_(high, number(0x40)), nearest)
-    return builder.trunc(chosen, _several(_I16, count))
+
+def _halves(builder, value, count):
+    """The upper and the lower 16 bits of float32 numbers."""
+    bits = builder.bitcast(value, several(_I32, count))
+    if count is None:
+        return builder.trunc(builder.lshr(bits, _I32(16)), _I16), builder.trunc(bits, _I16)
+    halves = builder.bitcast(bits, ir.VectorType(_I16, 2 * count))
+    even = (sys.byteorder == "big") * 1
+    places = [range(first, 2 * count, 2) for first in (1 - even, even)]
+    kind = ir.VectorType(_I32, count)
+    return [builder.shuffle_vector(halves, halves, ir.Constant(kind, [*p])) for p in places]
 
 
-def _no_overlap(builder, instruction, place):
-    """Tell LLVM that ``instruction`` and what touches another of the places do not overlap."""
+def _in_work(builder, instruction, yes):
+    """Tell LLVM whether ``instruction`` is about working memory, which nothing else overlaps.
+
+    Else it would not make vectors of a loop that keeps what it reads.
+    """
     module = builder.module
-    domain = module.add_metadata(["normkit"])
-    places = [module.add_metadata([f"place {k}", domain]) for k in range(WORK + 1)]
-    if place is not None:
-        instruction.set_metadata("alias.scope", module.add_metadata([places[place]]))
-    others = [scope for k, scope in enumerate(places) if k != place]
-    instruction.set_metadata("noalias", module.add_metadata(others))
+    scope = module.add_metadata(["working memory", module.add_metadata(["normkit"])])
+    instruction.set_metadata("alias.scope" if yes else "noalias", module.add_metadata([scope]))
