@@ -43,7 +43,9 @@ def test_it_runs(op: str, bits_dtype: str) -> None:
     assert "custom_call_target" not in text
 
 
-@pytest.mark.parametrize("shape", [(6, 40), (3, 5, 1000), (2, 7), (1, 1), (700, 768)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(6, 40), (3, 5, 1000), (2, 7), (1, 1), (700, 768), (70000, 8)], ids=str
+)
 def test_bits_are_those_of_numpy(op: str, bits_dtype: str, shape: tuple[int, ...]) -> None:
     """Gradients in float64 sums of another order: one rounding in a thousand at most may differ."""
     dy, *inputs = _arrays(shape, bits_dtype)

@@ -49,7 +49,10 @@ def forward(centre: bool | None, x: Any, scale: Any, bias: Any, eps: float) -> A
     """The norm of the rows of x; scale and bias have one axis, or are None."""
     width = x.shape[1]
     name = _registered("forward", centre, dtype_name(x.dtype))
-    shapes = jax.ShapeDtypeStruct(x.shape, x.dtype), _workspace(3 * width, x.shape[0], x.size)
+    shapes = (
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        _workspace(cpu.loops().forward_work(width), x.shape[0], x.size),
+    )
     arguments = x, _parameter(scale), _parameter(bias), jnp.asarray([eps], jnp.float64)
     return jax.ffi.ffi_call(name, shapes)(*arguments)[0]
 

@@ -4,7 +4,9 @@ from typing import Any
 
 from numba import cfunc, njit, types
 
+from normkit.kernels._backward import backward_work
 from normkit.kernels._compiled import parts_of_backward, parts_of_forward
+from normkit.kernels._forward import forward_work
 from normkit.kernels._parts import BACKWARD, FORWARD
 from normkit.kernels._words import set_word, word
 
@@ -74,14 +76,15 @@ def forward(centre: bool | None, dtype: str, version: tuple[int, int]) -> Any:
         eps = word(_buffer(arguments, 3)[0], 0)
         y = _buffer(results, 0)[0]
         work, room, _, _ = _buffer(results, 1)
-        threads = threads_for(*pool, (room - WORDS) // (3 * width), work)
+        own = forward_work(width)
+        threads = threads_for(*pool, (room - WORDS) // own, work)
         parts = min(rows, 4 * threads) if threads > 1 else 1
         block = new_block(words, threads, work)
         step = width * size
         _write(
             block,
             (
-                *(0, 0, 0, parts, work + 8 * WORDS, 24 * width, loop),
+                *(0, 0, 0, parts, threads, work + 8 * WORDS, 8 * own, loop),
                 *(rows, width, eps, x, step, 0, 0, 0, 0, y, step),
                 *(scale, scale_kind, bias, bias_kind),
             ),
@@ -110,13 +113,14 @@ def backward(
         parts = word(word(word(results, 1), _DIMS), 1)
         for i in range((1 + has_bias) * parts * width):
             set_word(sums, i, 0)
-        threads = threads_for(*pool, min(parts, (room - WORDS) // (5 * width)), work)
+        own = backward_work(width)
+        threads = threads_for(*pool, min(parts, (room - WORDS) // own), work)
         block = new_block(words, threads, work)
         step = width * size
         _write(
             block,
             (
-                *(0, 0, 0, parts, work + 8 * WORDS, 40 * width, loop),
+                *(0, 0, 0, parts, threads, work + 8 * WORDS, 8 * own, loop),
                 *(rows, width, eps, dy, width * dy_size, x, step, dx, step),
                 *(scale, scale_kind, sums),
             ),

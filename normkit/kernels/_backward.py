@@ -134,6 +134,7 @@ def _write(centre, precise, of_rows):
     return of_layer_norm
 
 
+@register_jitable
 def backward_work(width):
     """How many float64 numbers `backward_rows` needs for itself."""
     return width + TERMS * _ROWS

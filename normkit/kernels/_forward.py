@@ -218,6 +218,12 @@ def add_rows(tag, x, residual, total, width):
         j += 1
 
 
+@register_jitable
+def forward_work(width):
+    """How many float64 numbers `forward_rows` needs for itself: a row of values, scale and bias."""
+    return 3 * width
+
+
 def forward_rows(
     centre,
     tag,
@@ -242,7 +248,8 @@ def forward_rows(
     """Rows ``first`` to ``last`` of y = h scale + bias, h = value r + shift (`standardizing`).
 
     x, y: addresses of the first row; steps are from row to row, in bytes. With ``residual`` not 0
-    the norm is of total = x + residual, which is written. ``work``: memory for 3 rows of float64.
+    the norm is of total = x + residual, which is written. ``work``: memory for
+    `forward_work` numbers.
     """
     scale_work, bias_work = work + 8 * width, work + 16 * width
     given = scale_kind, scale, scale_work, bias_kind, bias, bias_work, width

@@ -2,6 +2,9 @@
 
 A part is a range of rows. Threads that come late find fewer, or none. The call is done when all
 parts are; late threads then still read the block.
+
+The rows fall into as many stripes as there are threads, and a part is taken from each in turn: so two
+threads seldom write to the same page of memory for the first time, which the system would clear twice.
 """
 
 import struct
@@ -13,11 +16,12 @@ from numba.extending import overload, register_jitable
 from ._memory import load
 from ._words import call, take, word
 
-# Parts and threads begun so far, parts done and to do, working memory, its bytes for a thread, the
-# loop, rows, width, eps; then the arrays, in the order in which the loop takes them
-_NEXT, _THREADS, DONE, PARTS, _WORK, _WORK_STEP, _LOOP, _ROWS, _WIDTH, _EPS, _ARRAYS = range(11)
-FORWARD = struct.Struct("=9qd12q")
-BACKWARD = struct.Struct("=9qd9q")
+# Parts and threads begun so far, parts done and to do, stripes, working memory, its bytes for a thread,
+# the loop, rows, width, eps; then the arrays, in the order in which the loop takes them
+_NEXT, _THREADS, DONE, PARTS, _STRIPES, _WORK, _WORK_STEP, _LOOP = range(8)
+_ROWS, _WIDTH, _EPS, _ARRAYS = range(8, 12)
+FORWARD = struct.Struct("=10qd12q")
+BACKWARD = struct.Struct("=10qd9q")
 
 
 def forward_parts(block, centre, tag):
@@ -26,8 +30,8 @@ def forward_parts(block, centre, tag):
     parts, rows, width = word(block, PARTS), word(block, _ROWS), word(block, _WIDTH)
     loop, eps = word(block, _LOOP), load(np.float64(0), block, _EPS)
     arrays = block + 8 * _ARRAYS
-    part = take(block, _NEXT)
-    while part < parts:
+    part = next_part(block)
+    while part >= 0:
         first, last = rows * part // parts, rows * (part + 1) // parts
         x, x_step, residual, residual_step = four(arrays, 0)
         total, total_step, y, y_step = four(arrays, 4)
@@ -40,7 +44,7 @@ def forward_parts(block, centre, tag):
             ),
         )
         take(block, DONE)
-        part = take(block, _NEXT)
+        part = next_part(block)
 
 
 def backward_parts(block, centre, tag, dy_tag, has_bias):
@@ -50,8 +54,8 @@ def backward_parts(block, centre, tag, dy_tag, has_bias):
     loop, eps = word(block, _LOOP), load(np.float64(0), block, _EPS)
     arrays = block + 8 * _ARRAYS
     sums = word(arrays, 8)
-    part = take(block, _NEXT)
-    while part < parts:
+    part = next_part(block)
+    while part >= 0:
         first, last = rows * part // parts, rows * (part + 1) // parts
         dy, dy_step, x, x_step = four(arrays, 0)
         dx, dx_step, scale, scale_kind = four(arrays, 4)
@@ -65,7 +69,22 @@ def backward_parts(block, centre, tag, dy_tag, has_bias):
             ),
         )
         take(block, DONE)
-        part = take(block, _NEXT)
+        part = next_part(block)
+
+
+@register_jitable
+def next_part(block):
+    """A part that no thread has taken, or -1 where none is left."""
+    parts, stripes = word(block, PARTS), word(block, _STRIPES)
+    longest = -(-parts // stripes)
+    taken = take(block, _NEXT)
+    while taken < longest * stripes:
+        stripe = taken % stripes
+        part = parts * stripe // stripes + taken // stripes
+        if part < parts * (stripe + 1) // stripes:
+            return part
+        taken = take(block, _NEXT)
+    return -1
 
 
 @register_jitable

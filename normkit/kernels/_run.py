@@ -7,6 +7,7 @@ from typing import Any
 from . import _parts, cpu
 from ._backward import backward_work
 from ._compiled import Parts, forward_loop, parts_of_backward, parts_of_forward
+from ._forward import forward_work
 from ._threads import (
     LARGE,
     borrow_workspace,
@@ -22,6 +23,7 @@ __all__ = [
     "backward",
     "backward_work",
     "forward",
+    "forward_work",
     "prepared_forward",
     "use_openmp_of",
 ]
@@ -77,7 +79,7 @@ def prepared_forward(
     A single row takes no longer than the steps of Python before it: here they are few.
     """
     loop, most = forward_loop(centre, dtype), threads_for(rows, rows * width)
-    size, parts = 3 * width, rows * width // _PART
+    size, parts = forward_work(width), rows * width // _PART
     spare = spare_workspaces(size)
     z, z_step, s, s_step = *residual, *total
 
@@ -148,7 +150,7 @@ def _run(
     head = form.size // 8
     block = borrow_workspace(head + threads * work)
     form.pack_into(
-        block[0].data, 0, 0, 0, 0, count, block[1] + 8 * head, 8 * work, parts.loop, *call
+        block[0].data, 0, 0, 0, 0, count, threads, block[1] + 8 * head, 8 * work, parts.loop, *call
     )
     run_parts(parts, block[1], threads)
     return_workspace(block)

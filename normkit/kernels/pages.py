@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # Linux's large page, and from where on an allocation is fresh more often than not
 _PAGE = 2 << 20
-LARGE = 8 << 20
+LARGE = 4 << 20
 
 
 def ask_for_large_pages(address: int, size: int) -> None:
