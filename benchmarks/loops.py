@@ -168,7 +168,7 @@ def page() -> str:
         return sum(found[what, passes, dtype, _IN_MEMORY] for passes in (_FORWARD, _BACKWARD))
 
     host = machine()
-    copy, norm = (found[w, _FORWARD, "bfloat16", _IN_MEMORY] for w in ("memory", "RMSNorm"))
+    copy = found["memory", _FORWARD, "bfloat16", _IN_CACHE]
     names = _converting("RMSNorm", _FORWARD, "bfloat16")
     return _PAGE.format(
         table="\n".join(_lines(found)),
@@ -178,7 +178,6 @@ def page() -> str:
         floor=f"{both('memory', 'float32'):.2f}",
         left=f"{both('torch LayerNorm', 'float32') / 1.5:.2f}",
         copy=f"{copy:.2f}",
-        norm=f"{norm:.2f}",
         converting=f"{sum(found[name, '', 'bfloat16', _IN_CACHE] for name in names):.2f}",
     )
 
@@ -201,9 +200,8 @@ dx of float32 together do not fit the cache; those of half types nearly do.
 - **Memory.** *memory* is NumPy's copy, and its sum of two arrays, which move the bytes that any kernel
   must: {floor} ns forward and backward for float32, in memory. PyTorch's LayerNorm takes {peer} ns. To be
   1.5 times as fast would be {left} ns.
-- **A copy of bfloat16** takes {copy} ns, for 4096 rows stay in the cache. RMSNorm takes {norm} ns, of
-  which widening twice and rounding take {converting}: no loop that reads each number as a number comes
-  near three copies.
+- **A copy of bfloat16** takes {copy} ns in the cache, for it reads no number. Widening twice and
+  rounding, without which there is no RMSNorm, take {converting}.
 """
 
 
