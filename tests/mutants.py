@@ -433,6 +433,20 @@ MUTANTS = [
         _select("test_kernels", "depend_on_threads"),
     ),
     Mutant(
+        "no thread takes the last part of a stripe",
+        "normkit/kernels/_parts.py",
+        "if part < parts * (stripe + 1) // stripes:",
+        "if part + 1 < parts * (stripe + 1) // stripes:",
+        _select("test_kernels", "depend_on_threads"),
+    ),
+    Mutant(
+        "XLA's threads meet in their working memory",
+        "adapters/jax/_frame.py",
+        "own = backward_work(width)",
+        "own = 5 * width",
+        _select("test_jax_kernel", "those_of_numpy"),
+    ),
+    Mutant(
         "the loops take the variance from one pass",
         "normkit/kernels/_statistics.py",
         "return lambda tag, variance, mean_square: variance > 0.75 * mean_square",
