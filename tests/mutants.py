@@ -433,6 +433,13 @@ MUTANTS = [
         _select("test_kernels", "depend_on_threads"),
     ),
     Mutant(
+        "the loops round a gradient otherwise than its mean",
+        "normkit/kernels/_columns.py",
+        "g_mean: dy * scale - g_mean",
+        "g_mean: fused_lanes(dy, scale, -g_mean)",
+        _select("test_kernels", "all_mean"),
+    ),
+    Mutant(
         "no thread takes the last part of a stripe",
         "normkit/kernels/_parts.py",
         "if part < parts * (stripe + 1) // stripes:",

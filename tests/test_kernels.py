@@ -240,6 +240,16 @@ def test_gradients_of_any_size(host: Subject, op: str, power: int) -> None:
     assert_same_bits(other[0][::2], ordinary[0][::2] * 2.0**power)
 
 
+def test_a_gradient_that_is_all_mean(host: Subject, dtype: str, scale_dtype: str) -> None:
+    """Rows of one number: LayerNorm's dx and dscale are 0, whatever g is rounded to."""
+    dy, x, scale, bias = _arrays((9, 1), dtype)
+    scale = scale.astype(dtype_of(scale_dtype))
+    for of in (dy, dy.astype(np.float64)):
+        dx, dscale, _ = host.run("layer_norm_vjp", of, x, scale, bias)
+        assert not dx.any()
+        assert not dscale.any()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dx_of_a_row_does_not_depend_on_others(host: Subject, dtype: str) -> None:
     """Of two elements it is 0 but for rounding errors, which show in what way a row was taken."""

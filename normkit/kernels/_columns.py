@@ -44,7 +44,7 @@ def _number(like, tag, address, index, q):
 
 
 def standardized(centre, precise, value, terms):
-    """h of the values; ``precise`` is None where no row has a large mean."""
+    """h of the values."""
     raise NotImplementedError
 
 
@@ -59,18 +59,19 @@ def _standardized(centre, precise, value, terms):
     return lambda centre, precise, value, terms: ((value - terms[0]) - terms[1]) * terms[2]
 
 
-def centred_gradient(centre, dy_tag, dy, scale, g_mean):
+def centred_gradient(centre, precise, dy, scale, g_mean):
     """g - mean(g), or g of a norm without a mean."""
     raise NotImplementedError
 
 
 @overload(centred_gradient)
-def _centred_gradient(centre, dy_tag, dy, scale, g_mean):
+def _centred_gradient(centre, precise, dy, scale, g_mean):
     if isinstance(centre, types.NoneType):
-        return lambda centre, dy_tag, dy, scale, g_mean: dy * scale
-    if dy_tag == types.float64:  # whose product is rounded, in the mean too
-        return lambda centre, dy_tag, dy, scale, g_mean: dy * scale - g_mean
-    return lambda centre, dy_tag, dy, scale, g_mean: fused_lanes(dy, scale, -g_mean)
+        return lambda centre, precise, dy, scale, g_mean: dy * scale
+    if isinstance(precise, types.NoneType):
+        return lambda centre, precise, dy, scale, g_mean: fused_lanes(dy, scale, -g_mean)
+    # Rounded as the mean is: the difference of a row of one number is 0
+    return lambda centre, precise, dy, scale, g_mean: dy * scale - g_mean
 
 
 def unscaled(like, dy_tag, address, index, value):
@@ -127,7 +128,7 @@ def write_columns(like, centre, precise, tag, dy_tag, arrays, scale, terms, rows
         _, _, r, g_mean, c, q, dy_q = of_row
         h = standardized(centre, precise, number(like, tag, x + i * x_step, j, q), of_row)
         dy_j = number(like, dy_tag, dy + i * dy_step, j, dy_q)
-        g = centred_gradient(centre, dy_tag, dy_j, scale_j, g_mean)
+        g = centred_gradient(centre, precise, dy_j, scale_j, g_mean)
         dx_j = in_units(tag, dy_tag, fused_lanes(h, -c, g) * r, q / dy_q)
         store_lanes(tag, dx + i * dx_step, j, dx_j)
         dy_j = unscaled(like, dy_tag, dy + i * dy_step, j, dy_j)
