@@ -69,8 +69,10 @@ def _converting(norm: str, passes: str, dtype: str) -> tuple[str, ...]:
     """What a loop converts: its sums widen what they read, its results are narrowed too."""
     if passes == _BACKWARD:
         return "widen", "widen", "widen", "widen and narrow"
-    alone = norm == "RMSNorm" and dtype != "float32"
-    return "widen", "in float32" if alone else "widen and narrow"
+    if dtype == "float32":
+        return "widen", "widen and narrow"
+    # RMSNorm makes h in float32, LayerNorm keeps what it has widened
+    return ("widen", "in float32") if norm == "RMSNorm" else ("widen and narrow",)
 
 
 def _loop(norm: str, passes: str, dtype: str, rows: int) -> Callable[[], object]:
@@ -194,9 +196,10 @@ dx of float32 together do not fit the cache; those of half types nearly do.
 {table}
 
 - **Conversions.** Each pass over a row widens what it reads to float64, and the last one rounds what it
-  writes: three conversions an element forward, five backward. Their time is that of loops that convert
-  as often and do no more than a sum or a product. PyTorch computes in float32 and has none for float32;
-  that is what exactness costs where data lie in the cache.
+  writes: three conversions an element forward, five backward. (Of half types, LayerNorm keeps what it
+  widened forward, and RMSNorm's second pass is in float32.) Their time is that of loops that convert as
+  often and do no more than a sum or a product. PyTorch computes in float32 and has none for float32; that
+  is what exactness costs where data lie in the cache.
 - **Memory.** *memory* is NumPy's copy, and its sum of two arrays, which move the bytes that any kernel
   must: {floor} ns forward and backward for float32, in memory. PyTorch's LayerNorm takes {peer} ns. To be
   1.5 times as fast would be {left} ns.
