@@ -413,7 +413,7 @@ MUTANTS = [
     ),
     Mutant(
         "the loops leave out the last columns",
-        "normkit/kernels/_columns.py",
+        "normkit/kernels/_lanes.py",
         "while j < width:",
         "while j < 0:",
         _select("test_kernels", "unasked", "rms_norm", "float32"),

@@ -115,21 +115,23 @@ def rows_together(tag, dy_tag, width):
     return max(2, min(_ROWS, _BYTES // (width * (size(tag) + size(dy_tag)))))
 
 
-def write(centre, precise, of_rows):
+def write(centre, precise, width, of_rows):
     """`write_rows` in the way that the rows need."""
     raise NotImplementedError
 
 
 @overload(write)
-def _write(centre, precise, of_rows):
+def _write(centre, precise, width, of_rows):
     if isinstance(centre, types.NoneType):
-        return lambda centre, precise, of_rows: write_rows(centre, None, *of_rows)
+        return lambda centre, precise, width, of_rows: write_rows(
+            0.0, width, (centre, None, *of_rows)
+        )
 
-    def of_layer_norm(centre, precise, of_rows):
+    def of_layer_norm(centre, precise, width, of_rows):
         if precise:
-            write_rows(centre, True, *of_rows)
+            write_rows(0.0, width, (centre, True, *of_rows))
         else:
-            write_rows(centre, None, *of_rows)
+            write_rows(0.0, width, (centre, None, *of_rows))
 
     return of_layer_norm
 
@@ -182,6 +184,6 @@ def backward_rows(
             keep_terms(terms, end - first, of_row)
             end += 1
         ahead = together * dx_step if end + together <= last else 0
-        of_rows = tag, dy_tag, arrays, wide_scale, terms, (first, end), ahead, sums, width
-        write(centre, precise, of_rows)
+        of_rows = tag, dy_tag, arrays, wide_scale, terms, (first, end), ahead, sums
+        write(centre, precise, width, of_rows)
         first = end

@@ -8,11 +8,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from ._lanes import LANES, fused_lanes, lanes, load_lanes, store_lanes, will_store_lanes
+from ._lanes import fused_lanes, in_columns, load_lanes, store_lanes, will_store_lanes
 from ._memory import keep, kept
 
-# What `keep_terms` writes of a row
-TERMS = 8
+# So many numbers `keep_terms` writes of a row
+TERMS = 7
 
 
 @register_jitable
@@ -115,9 +115,14 @@ def _add_to(sums, index, value):
     return add
 
 
+@in_columns
 @register_jitable
-def write_columns(like, centre, precise, tag, dy_tag, arrays, scale, terms, rows, ahead, sums, j):
-    """The columns from ``j`` on, as many as ``like`` has, of rows from ``rows[0]`` to ``rows[1]``."""
+def write_rows(like, j, centre, precise, tag, dy_tag, arrays, scale, terms, rows, ahead, sums):
+    """dx of rows from ``rows[0]`` to ``rows[1]``, and what they add to the sums.
+
+    ``precise``: None where no row has a large mean. ``ahead``: in so many bytes from each row of
+    dx is one that will be written next.
+    """
     dy, dy_step, x, x_step, dx, dx_step = arrays
     scale_j = load_lanes(like, np.float64(0), scale, j)
     dscale, dbias = like, like
@@ -135,20 +140,3 @@ def write_columns(like, centre, precise, tag, dy_tag, arrays, scale, terms, rows
         dscale, dbias = fused_lanes(dy_j, h, dscale), dbias + dy_j
     add_to(sums[0], j, dscale)
     add_to(sums[1], j, dbias)
-
-
-@register_jitable
-def write_rows(centre, precise, tag, dy_tag, arrays, scale, terms, rows, ahead, sums, width):
-    """dx of some rows, and what they add to the sums.
-
-    ``precise``: None where no row has a large mean. ``ahead``: in so many bytes from each row of
-    dx is one that will be written next.
-    """
-    of_rows = centre, precise, tag, dy_tag, arrays, scale, terms, rows, ahead, sums
-    j = 0
-    while j + LANES <= width:
-        write_columns(lanes(0.0), *of_rows, j)
-        j += LANES
-    while j < width:
-        write_columns(0.0, *of_rows, j)
-        j += 1

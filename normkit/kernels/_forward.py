@@ -5,11 +5,10 @@ from numba import types
 from numba.extending import overload, register_jitable
 
 from ._lanes import (
-    LANES,
     dtype_of,
     float32_lanes,
     fused_lanes,
-    lanes,
+    in_columns,
     load_lanes,
     store_lanes,
     trimmed_lanes,
@@ -150,24 +149,12 @@ def scaled_and_biased(h, parameters, index):
     return product + load_lanes(h, parameter_tag, bias, index)
 
 
+@in_columns
 @register_jitable
-def write_columns(like, value_tag, tag, x, work, terms, y, parameters, j):
-    """y of a row in the columns from ``j`` on, as many as ``like`` has."""
+def write_row(like, j, value_tag, tag, x, work, terms, y, parameters):
+    """y of a row, whose h is made in the dtype of ``like``."""
     h = standardized(like, value_tag, tag, x, work, terms, j)
     store_lanes(tag, y, j, scaled(tag, h, parameters, j))
-
-
-@register_jitable
-def write_row(zero, value_tag, tag, x, work, terms, y, parameters, width):
-    """y of a row, whose h is made in the dtype of ``zero``."""
-    of_row = value_tag, tag, x, work, terms, y, parameters
-    j = 0
-    while j + LANES <= width:
-        write_columns(lanes(zero), *of_row, j)
-        j += LANES
-    while j < width:
-        write_columns(zero, *of_row, j)
-        j += 1
 
 
 def write(centre, tag, x, work, terms, y, parameters, width):
@@ -178,16 +165,16 @@ def write(centre, tag, x, work, terms, y, parameters, width):
 @overload(write)
 def _write(centre, tag, x, work, terms, y, parameters, width):
     def in_float64(centre, tag, x, work, terms, y, parameters, width):
-        write_row(0.0, tag, tag, x, work, terms, y, parameters, width)
+        write_row(0.0, width, (tag, tag, x, work, terms, y, parameters))
 
     def of_half(centre, tag, x, work, terms, y, parameters, width):
         r = terms[0]
         if 2.0**-100 < r < 2.0**100:  # well inside of float32's range
-            write_row(np.float32(0.0), tag, tag, x, work, split(r), y, parameters, width)
+            write_row(np.float32(0.0), width, (tag, tag, x, work, split(r), y, parameters))
         else:
             for j in range(width):  # which the sum of squares did not
                 keep(work, j, load(tag, x, j))
-            write_row(0.0, tag, tag, x, work, terms, y, parameters, width)
+            write_row(0.0, width, (tag, tag, x, work, terms, y, parameters))
 
     return of_half if tag in HALF and isinstance(centre, types.NoneType) else in_float64
 
@@ -200,22 +187,11 @@ def widen_parameters(tag, scale_kind, scale, scale_work, bias_kind, bias, bias_w
         parameter(tag, bias_kind, bias, width, 0.0, bias_work)
 
 
+@in_columns
 @register_jitable
-def add_columns(like, tag, x, residual, total, j):
-    """total = x + residual in the columns from ``j`` on, as many as ``like`` has."""
-    store_lanes(tag, total, j, load_lanes(like, tag, x, j) + load_lanes(like, tag, residual, j))
-
-
-@register_jitable
-def add_rows(tag, x, residual, total, width):
+def add_rows(like, j, tag, x, residual, total):
     """total = x + residual, rounded to their dtype."""
-    j = 0
-    while j + LANES <= width:
-        add_columns(lanes(0.0), tag, x, residual, total, j)
-        j += LANES
-    while j < width:
-        add_columns(0.0, tag, x, residual, total, j)
-        j += 1
+    store_lanes(tag, total, j, load_lanes(like, tag, x, j) + load_lanes(like, tag, residual, j))
 
 
 @register_jitable
@@ -265,14 +241,14 @@ def forward_rows(
         row, y_row = x + i * x_step, y + i * y_step
         if residual != 0:
             row = total + i * total_step
-            add_rows(tag, x + i * x_step, residual + i * residual_step, row, width)
+            add_rows(0.0, width, (tag, x + i * x_step, residual + i * residual_step, row))
         terms, moved = standardizing(centre, tag, row, work, width, eps)
         of_row = tag, row, work, terms, y_row
         if moved and not converted:
             widen_parameters(tag, *given)
             converted = True
         if moved:
-            write_row(0.0, np.float64(0), *of_row, widened, width)
+            write_row(0.0, width, (np.float64(0), *of_row, widened))
         elif converted:
             write(centre, *of_row, widened, width)
         else:

@@ -10,7 +10,7 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, models, overload, register_jitable, register_model
 
 from ._memory import SIZE, constant, loaded, rounded, several, written
 
@@ -46,6 +46,26 @@ def lanes(context, value):
         return _as(builder, kind, arguments[0])
 
     return kind(value), generate
+
+
+def in_columns(write):
+    """The function ``(zero, width, arguments)`` that calls ``write(like, j, *arguments)`` for all columns.
+
+    ``write`` does those from ``j`` on, as many as ``like`` has, which is ``zero`` in each.
+    """
+
+    def columns_of_row(zero, width, arguments):
+        j = 0
+        while j + LANES <= width:
+            write(lanes(zero), j, *arguments)
+            j += LANES
+        while j < width:
+            write(zero, j, *arguments)
+            j += 1
+
+    # As `_statistics.in_blocks`: the name must say which
+    columns_of_row.__qualname__ = f"{write.__module__}_{write.__name__}"
+    return register_jitable(columns_of_row)
 
 
 @intrinsic

@@ -188,10 +188,10 @@ def _halves(builder, value, count):
     if count is None:
         return builder.trunc(builder.lshr(bits, _I32(16)), _I16), builder.trunc(bits, _I16)
     halves = builder.bitcast(bits, ir.VectorType(_I16, 2 * count))
-    even = (sys.byteorder == "big") * 1
-    places = [range(first, 2 * count, 2) for first in (1 - even, even)]
+    upper, lower = (1, 0) if sys.byteorder == "little" else (0, 1)
     kind = ir.VectorType(_I32, count)
-    return [builder.shuffle_vector(halves, halves, ir.Constant(kind, [*p])) for p in places]
+    places = (ir.Constant(kind, [*range(first, 2 * count, 2)]) for first in (upper, lower))
+    return [builder.shuffle_vector(halves, halves, place) for place in places]
 
 
 def _in_work(builder, instruction, yes):

@@ -6,7 +6,7 @@ import mmap
 import sys
 from collections.abc import Callable
 
-# Linux's large page, and from where on an allocation is fresh more often than not
+# Linux's large page, and from where on an allocation is often fresh
 _PAGE = 2 << 20
 LARGE = 4 << 20
 
